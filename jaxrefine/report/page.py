@@ -1,0 +1,133 @@
+"""From a record to the page: what the templates are given, and how it is written."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import jinja2
+
+from jaxrefine import stats
+from jaxrefine.errors import UserError
+from jaxrefine.report import figures, numbers, source
+from jaxrefine.report.activity import tally
+from jaxrefine.report.outcome import outcome
+from jaxrefine.report.record import Record, read_run
+from jaxrefine.report.rounds import Round, compare
+
+FILE_NAME = "report.html"
+
+
+@dataclass(frozen=True)
+class RoundView:
+    """A round, beside the one before it.
+
+    Attributes:
+        round: What was read.
+        change: The metric's change since the last evaluated round, paired by evaluation seed.
+        since: That round's number.
+        interval: Bootstrap interval of the evaluation's mean, None for fewer than two episodes.
+        interquartile_mean: Of the evaluation's episodes, None without them.
+        diff: What changed in the program, None without an earlier program.
+        diff_since: The round that earlier program is from.
+    """
+
+    round: Round
+    change: stats.PairedDifference | None
+    since: int | None
+    interval: stats.Interval | None
+    interquartile_mean: float | None
+    diff: source.Diff | None
+    diff_since: int | None
+
+
+def write_report(run: Path) -> Path:
+    """Write RUN/report.html from what is in the run directory RUN, and say where it is.
+
+    A run that failed, is still going or was killed gets a report of what there is.
+
+    Raises:
+        UserError: The folder is no run directory, or cannot be read or written.
+    """
+    html = render(read_run(run))
+    target = run / FILE_NAME
+    try:
+        _write_whole(target, html)
+    except OSError as error:
+        raise UserError(f"Cannot write {target}: {error.strerror or error}.") from error
+    return target
+
+
+def render(record: Record) -> str:
+    """The report as one self-contained HTML page."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("jaxrefine.report"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    for formatter in (
+        numbers.measure,
+        numbers.signed,
+        numbers.significant,
+        numbers.count,
+        numbers.plain,
+        numbers.seconds,
+        numbers.p_value,
+        source.coloured,
+    ):
+        environment.filters[formatter.__name__] = formatter
+    return environment.get_template("report.html.j2").render(
+        record=record,
+        outcome=outcome(record),
+        views=_views(record.rounds),
+        metric_figure=figures.metric_by_round(record),
+        fit_figures=figures.fit_by_round(record),
+        tallies=tally(record.exchanges),
+        longest_step=max((step.wall_s or 0.0 for step in record.steps), default=0.0),
+        wall_s=sum(step.wall_s or 0.0 for step in record.steps),
+        code_style=source.style_sheet(),
+    )
+
+
+def _views(rounds: Sequence[Round]) -> list[RoundView]:
+    views = []
+    evaluated: Round | None = None
+    written: Round | None = None
+    for entry in rounds:
+        values = [episode.value for episode in entry.episodes]
+        earlier_program = written.program if written else None
+        views.append(
+            RoundView(
+                round=entry,
+                change=compare(evaluated, entry) if evaluated else None,
+                since=evaluated.index if evaluated else None,
+                interval=stats.bootstrap_interval(values) if len(values) > 1 else None,
+                interquartile_mean=stats.interquartile_mean(values) if values else None,
+                diff=source.diff(earlier_program, entry.program)
+                if earlier_program is not None and entry.program is not None
+                else None,
+                diff_since=written.index if written else None,
+            )
+        )
+        evaluated = entry if entry.episodes else evaluated
+        written = entry if entry.program is not None else written
+    return views
+
+
+def _write_whole(target: Path, text: str) -> None:
+    """Replace the file at once, so that nobody ever reads half a page."""
+    descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}-")
+    temporary = Path(name)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+        temporary.chmod(0o644)
+        temporary.replace(target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
