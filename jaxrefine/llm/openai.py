@@ -152,7 +152,7 @@ class OpenAIClient:
         if isinstance(fields, dict):
             if isinstance(failure := fields.get("error"), dict):
                 raise LLMError(
-                    f"{self._server} answered with an error: {self._redacted(str(failure.get('message')))}; "
+                    f"{self._server} answered with an error: {self._redacted(str(failure.get('message') or failure))}; "
                     f"check llm.model and llm.base_url, then {_RESUME}"
                 )
             try:
