@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import pickle
 import subprocess
@@ -10,11 +9,10 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+from llm_fake_server import Answer, FakeServer
 
 from jaxrefine.errors import UserError
 from jaxrefine.llm import Completion, LLMError, Message, OpenAIClient, Request, UnusableReplyError, Usage
@@ -26,51 +24,6 @@ REQUEST = Request(
     chain="0",
     messages=(Message("system", "You write policies."), Message("user", "Write one.")),
 )
-
-
-@dataclass
-class Answer:
-    status: int = 200
-    body: Any = None
-    headers: dict[str, str] = field(default_factory=dict)
-    delay_s: float = 0.0
-
-
-class FakeServer(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.answers: list[Answer] = []
-        self.seen: list[tuple[str, dict[str, Any], str | None]] = []
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}/v1"
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: FakeServer
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.seen.append((self.path, body, self.headers["Authorization"]))
-        # The last answer stands for ever.
-        answer = self.server.answers.pop(0) if len(self.server.answers) > 1 else self.server.answers[0]
-        time.sleep(answer.delay_s)
-        data = answer.body if isinstance(answer.body, bytes) else json.dumps(answer.body).encode()
-        try:
-            self.send_response(answer.status)
-            for name, value in {"Content-Type": "application/json", **answer.headers}.items():
-                self.send_header(name, value)
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-        except OSError:
-            pass  # the client has given up waiting
-
-    def log_message(self, *_: Any) -> None:
-        pass
 
 
 @pytest.fixture
