@@ -1,0 +1,54 @@
+"""``jax.vmap`` with the batch in the last dimension.
+
+``vmap`` puts the batch first, so an array of four wheels becomes ``(batch, 4)`` and every loop over wheels and
+tiles runs in the innermost, narrow dimension. The environment's code is written so that it can be handed the whole
+batch in the trailing dimension instead; this rule does so wherever a user writes ``jax.vmap``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax.custom_batching import custom_vmap
+
+Shared = TypeVar("Shared")
+Each = TypeVar("Each")
+Result = TypeVar("Result")
+
+
+def batch_last(function: Callable[[Shared, Each], Result]) -> Callable[[Shared, Each], Result]:
+    """Make ``vmap`` of ``function(shared, each)`` call it once, with the batch in the trailing dimension.
+
+    ``function`` must accept, in every leaf of ``each``, no or one trailing batch dimension and return the same.
+    Where ``shared`` itself is mapped, or a mapped call is mapped again, JAX's ordinary rules apply. Derivatives
+    are those of ``function`` in every order of ``vmap`` and ``grad``.
+    """
+
+    @custom_vmap
+    def mapped(shared: Shared, each: Each) -> Result:
+        return function(shared, each)
+
+    @mapped.def_vmap
+    def rule(size: int, batched: tuple[Shared, Each], shared: Shared, each: Each) -> tuple[Result, Result]:
+        shared_batched, each_batched = batched
+        if any(jax.tree.leaves(shared_batched)):
+            axes = jax.tree.map(lambda flag: 0 if flag else None, (shared_batched, each_batched))
+            result = jax.vmap(function, in_axes=axes, axis_size=size)(shared, each)
+        else:
+            trailing = jax.tree.map(
+                lambda leaf, flag: (
+                    jnp.moveaxis(leaf, 0, -1) if flag else jnp.broadcast_to(leaf[..., None], (*leaf.shape, size))
+                ),
+                each,
+                each_batched,
+            )
+            result = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, -1, 0), function(shared, trailing))
+        return result, jax.tree.map(lambda _: True, result)
+
+    # a custom_vmap has no reverse mode of its own
+    differentiable = jax.custom_jvp(mapped)
+    differentiable.defjvp(lambda primals, tangents: jax.jvp(function, primals, tangents))
+    return differentiable

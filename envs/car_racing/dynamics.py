@@ -1,0 +1,261 @@
+"""The car of Gymnasium's CarRacing-v3 in closed form.
+
+The reference lets Box2D spend 180 velocity iterations on a hull, four wheels and four motor joints. Away from
+the steering limit the joint motors never saturate, so the converged answer is known: hull and wheels move as one
+rigid body in the plane whose wheels turn at commanded rates. What Box2D's discretisation adds is kept: lever arms
+of the configuration in which the velocities were solved, the position correction of a finite rotation, the speed
+limit of every body, and the joint limit with its warm-started motor impulse.
+
+Every function takes arrays whose trailing dimensions are the batch (none, or one) and whose leading dimension,
+where there is one, counts wheels or bodies: that keeps the inner loops as wide as the batch.
+
+Frames: "car" has its axes along the hull's right and forward directions. Units are SI with Box2D's masses.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jaxtyping import Float
+
+# Gymnasium CarRacing-v3 (car_dynamics.py)
+TIME_STEP = 1 / 50
+ENGINE_POWER = 40_000.0
+WHEEL_INERTIA = 1.6  # of a wheel's rolling, kg m^2
+WHEEL_RADIUS = 0.54
+WHEEL_HALF_WIDTH = 0.28
+ROAD_FRICTION = 400.0
+GRASS_FRICTION = 240.0
+SLIP_STIFFNESS = 82.0
+GAS_RAMP = 0.1
+BRAKE_LOCK = 0.9
+BRAKE_DECELERATION = 15.0  # rad/s per step at full brake
+STEER_GAIN = 50.0
+STEER_RATE = 3.0
+STEER_LIMIT = 0.4
+# wheel centres from the hull's position, rightward and forward: front left, front right, rear left, rear right
+WHEEL_POSITIONS = np.array([(-1.1, 1.6), (1.1, 1.6), (-1.1, -1.64), (1.1, -1.64)])
+
+# Box2D: what it makes of the polygons and densities, and its settings
+HULL_MASS = 7.06
+HULL_INERTIA = 18.212276  # about its own centre of mass
+HULL_CENTRE = -0.0825309  # forward of the hull's position
+WHEEL_MASS = 0.06048
+WHEEL_YAW_INERTIA = 0.0074592
+MAX_SPEED = 100.0  # b2_maxTranslation per step
+ANGULAR_SLOP = np.deg2rad(2.0)
+MAX_ANGULAR_CORRECTION = np.deg2rad(8.0)
+ITERATIONS = 180
+MAX_MOTOR_IMPULSE = 180 * 900 * 0.02**2 * TIME_STEP
+
+# the composite body
+MASS = HULL_MASS + 4 * WHEEL_MASS
+CENTRE = (HULL_MASS * HULL_CENTRE + WHEEL_MASS * WHEEL_POSITIONS[:, 1].sum()) / MASS
+BODY_MASSES = np.array([WHEEL_MASS] * 4 + [HULL_MASS])
+# bodies from the composite centre of mass, in the car's frame: the four wheels, then the hull
+ARMS = np.concatenate([WHEEL_POSITIONS, [(0.0, HULL_CENTRE)]]) - np.array([0.0, CENTRE])
+ORBITAL_INERTIA = float(BODY_MASSES @ (ARMS**2).sum(axis=1))
+SPIN_INERTIA = HULL_INERTIA + 4 * WHEEL_YAW_INERTIA
+INERTIA = SPIN_INERTIA + ORBITAL_INERTIA
+MOTOR_MASS = 1 / (1 / HULL_INERTIA + 1 / WHEEL_YAW_INERTIA)
+
+Scalar = Float[jax.Array, "*batch"]
+Wheels = Float[jax.Array, "4 *batch"]
+
+
+class Car(struct.PyTreeNode):
+    """The car's state.
+
+    Velocities are those of the rigid body before the engine's speed limit is applied to each of its parts.
+    """
+
+    x: Scalar  # centre of mass of hull and wheels, m
+    y: Scalar
+    angle: Scalar  # of the hull, rad; 0 drives along +y, counter-clockwise positive
+    turn: Scalar  # by which the last step rotated the hull, rad
+    velocity_x: Scalar  # of the centre of mass, m/s
+    velocity_y: Scalar
+    yaw_rate: Scalar  # rad/s
+    front_angle: Scalar  # of the front wheels relative to the hull, rad
+    rear_angle: Scalar
+    front_rate: Scalar  # of the front wheels' turning relative to the hull, rad/s
+    rear_rate: Scalar
+    front_rate_before: Scalar  # one step earlier
+    motor_impulse: Scalar  # a front steering motor's, carried from step to step, N m s
+    gas: Scalar  # throttle of the rear wheels after the ramp, 0..1
+    wheel_speeds: Wheels  # rolling, rad/s: front left, front right, rear left, rear right
+
+
+def hull_position(car: Car) -> tuple[Scalar, Scalar]:
+    """World coordinates (m) of the hull's origin, from which the reference and the observation measure."""
+    return car.x + jnp.sin(car.angle) * CENTRE, car.y - jnp.cos(car.angle) * CENTRE
+
+
+def hull_speed(car: Car) -> Scalar:
+    """Speed (m/s) of the hull's own centre of mass."""
+    arm = ARMS[4, 1]
+    sin, cos = jnp.sin(car.angle - car.turn), jnp.cos(car.angle - car.turn)
+    squared = (car.velocity_x - car.yaw_rate * arm * cos) ** 2 + (car.velocity_y - car.yaw_rate * arm * sin) ** 2
+    return jnp.minimum(jnp.sqrt(jnp.maximum(squared, 1e-30)), MAX_SPEED)
+
+
+def step(car: Car, steer: Scalar, gas: Scalar, brake: Scalar, friction: Wheels) -> Car:
+    """Advance the car by one step of 1/50 s.
+
+    Args:
+        car: the state.
+        steer: angle (rad) that the front wheels are to take; the reference passes its command, negated.
+        gas: 0..1.
+        brake: 0..1; from 0.9 the wheels lock.
+        friction: largest force (N) that each wheel can put on the ground.
+    """
+    dtype = car.x.dtype
+    arm_x, arm_y = _column(ARMS[:, 0], car), _column(ARMS[:, 1], car)
+    masses = _column(BODY_MASSES, car)
+    sin, cos = jnp.sin(car.angle), jnp.cos(car.angle)
+    sin_turn, cos_turn = jnp.sin(car.turn), jnp.cos(car.turn)
+
+    # velocities of the bodies in the car's frame: today's axes, but the lever arms of the previous configuration
+    base_x = cos * car.velocity_x + sin * car.velocity_y
+    base_y = cos * car.velocity_y - sin * car.velocity_x
+    body_x = base_x - car.yaw_rate * (cos_turn * arm_y - sin_turn * arm_x)
+    body_y = base_y + car.yaw_rate * (cos_turn * arm_x + sin_turn * arm_y)
+    excess = _excess(body_x, body_y)
+    lost_x, lost_y = excess * body_x, excess * body_y
+    orbital_momentum = ORBITAL_INERTIA * car.yaw_rate * cos_turn - jnp.sum(
+        masses * (arm_x * lost_y - arm_y * lost_x), axis=0
+    )
+
+    gas = car.gas + jnp.minimum(gas - car.gas, GAS_RAMP)
+    steering = jnp.stack([car.front_angle, car.front_angle, car.rear_angle, car.rear_angle])
+    force_x, force_y, wheel_speeds = _tyres(
+        car.wheel_speeds, steering, (body_x - lost_x)[:4], (body_y - lost_y)[:4], gas, brake, friction
+    )
+    momentum_x = jnp.sum(TIME_STEP * force_x, axis=0) - jnp.sum(masses * lost_x, axis=0)
+    momentum_y = jnp.sum(TIME_STEP * force_y, axis=0) - jnp.sum(masses * lost_y, axis=0)
+    torque = jnp.sum(arm_x[:4] * force_y - arm_y[:4] * force_x, axis=0)
+    momentum = (
+        SPIN_INERTIA * car.yaw_rate
+        + 2 * WHEEL_YAW_INERTIA * (car.front_rate + car.rear_rate)
+        + orbital_momentum
+        + TIME_STEP * torque
+    )
+
+    rear_rate = _motor_speed(-car.rear_angle)
+    front_rate, motor_impulse = _front_joint(car, _motor_speed(steer - car.front_angle), rear_rate, momentum)
+    yaw_rate = (momentum - 2 * WHEEL_YAW_INERTIA * (front_rate + rear_rate)) / INERTIA
+    velocity_x = car.velocity_x + (cos * momentum_x - sin * momentum_y) / MASS
+    velocity_y = car.velocity_y + (sin * momentum_x + cos * momentum_y) / MASS
+
+    # integration: each body moves at its limited speed; the joints then pull the rigid shape together
+    body_x = base_x + momentum_x / MASS - yaw_rate * arm_y
+    body_y = base_y + momentum_y / MASS + yaw_rate * arm_x
+    excess = _excess(body_x, body_y)
+    lost_x, lost_y = excess * body_x, excess * body_y
+    mean_x = jnp.sum(masses * lost_x, axis=0) / MASS
+    mean_y = jnp.sum(masses * lost_y, axis=0) / MASS
+    orbital_loss = jnp.sum(masses * (arm_x * lost_y - arm_y * lost_x), axis=0)
+    rotation = TIME_STEP * yaw_rate
+    joined = HULL_INERTIA + ORBITAL_INERTIA
+    correction = -(ORBITAL_INERTIA * rotation**3 / 3 + TIME_STEP * orbital_loss) / joined
+    front_angle = car.front_angle + TIME_STEP * front_rate
+    beyond = _limit_excess(car.front_angle, front_angle)
+    pushed_back = 2 * MOTOR_MASS / joined * beyond
+    turn = rotation + correction + pushed_back
+    return Car(
+        x=car.x + TIME_STEP * (velocity_x - (cos * mean_x - sin * mean_y)),
+        y=car.y + TIME_STEP * (velocity_y - (sin * mean_x + cos * mean_y)),
+        angle=car.angle + turn,
+        turn=turn,
+        velocity_x=velocity_x,
+        velocity_y=velocity_y,
+        yaw_rate=yaw_rate,
+        front_angle=front_angle - beyond - correction,
+        rear_angle=car.rear_angle + TIME_STEP * rear_rate - correction,
+        front_rate=front_rate,
+        rear_rate=rear_rate,
+        front_rate_before=car.front_rate,
+        motor_impulse=motor_impulse.astype(dtype),
+        gas=gas,
+        wheel_speeds=wheel_speeds,
+    )
+
+
+def _column(values: np.ndarray, car: Car) -> jax.Array:
+    """Constants per wheel or body, shaped to broadcast against the batch."""
+    return jnp.asarray(values.reshape(-1, *(1,) * car.x.ndim), car.x.dtype)
+
+
+def _excess(velocity_x: jax.Array, velocity_y: jax.Array) -> jax.Array:
+    """Share of a body's velocity that Box2D's speed limit takes away; exactly 0 below the limit."""
+    squared = velocity_x**2 + velocity_y**2
+    return jnp.where(squared > MAX_SPEED**2, 1 - MAX_SPEED * jax.lax.rsqrt(jnp.maximum(squared, 1.0)), 0.0)
+
+
+def _tyres(
+    speeds: Wheels,
+    steering: Wheels,
+    velocity_x: Wheels,
+    velocity_y: Wheels,
+    gas: Scalar,
+    brake: Scalar,
+    friction: Wheels,
+) -> tuple[Wheels, Wheels, Wheels]:
+    """Forces of the ground on the wheels (N, car's frame) and the rolling speeds that they leave (rad/s)."""
+    sin, cos = jnp.sin(steering), jnp.cos(steering)
+    along = cos * velocity_y - sin * velocity_x
+    across = cos * velocity_x + sin * velocity_y
+
+    driven = jnp.stack([jnp.zeros_like(gas), jnp.zeros_like(gas), gas, gas])
+    speeds = speeds + TIME_STEP * ENGINE_POWER / WHEEL_INERTIA * driven / (jnp.abs(speeds) + 5.0)
+    braked = jnp.sign(speeds) * jnp.maximum(jnp.abs(speeds) - BRAKE_DECELERATION * brake, 0.0)
+    speeds = jnp.where(brake >= _at_least(BRAKE_LOCK, brake.dtype), 0.0, braked)
+
+    force_along = SLIP_STIFFNESS * (speeds * WHEEL_RADIUS - along)
+    force_across = -SLIP_STIFFNESS * across
+    squared = force_along**2 + force_across**2
+    scale = jnp.where(squared > friction**2, friction * jax.lax.rsqrt(jnp.maximum(squared, 1.0)), 1.0)
+    force_along, force_across = scale * force_along, scale * force_across
+    speeds = speeds - TIME_STEP * WHEEL_RADIUS / WHEEL_INERTIA * force_along
+    return cos * force_across - sin * force_along, sin * force_across + cos * force_along, speeds
+
+
+def _at_least(value: float, dtype: np.dtype) -> float:
+    """The smallest number of this precision that is not below ``value``: 0.9 in float32 does not lock."""
+    rounded = np.asarray(value, dtype)
+    return float(rounded if float(rounded) >= value else np.nextafter(rounded, np.asarray(np.inf, dtype)))
+
+
+def _motor_speed(error: Scalar) -> Scalar:
+    return jnp.clip(STEER_GAIN * error, -STEER_RATE, STEER_RATE)
+
+
+def _front_joint(car: Car, motor_speed: Scalar, rear_rate: Scalar, momentum: Scalar) -> tuple[Scalar, Scalar]:
+    """Rate of the front joints (rad/s) and their motor impulse (N m s), at Box2D's limit or free of it.
+
+    At the limit, motor and limit push against each other over 180 iterations while the motor's impulse runs up
+    to its bound; the joint is held for as long as that impulse exceeds what holding it takes.
+    """
+    side = jnp.where(car.front_angle >= STEER_LIMIT, 1.0, jnp.where(car.front_angle <= -STEER_LIMIT, -1.0, 0.0))
+    side = side.astype(car.x.dtype)
+    spin = car.yaw_rate + car.front_rate
+    needed = WHEEL_YAW_INERTIA * ((momentum - 2 * WHEEL_YAW_INERTIA * rear_rate) / INERTIA - spin)
+    first = car.motor_impulse + MOTOR_MASS * (motor_speed - 2 * car.front_rate + car.front_rate_before)
+    first = jnp.clip(first, -MAX_MOTOR_IMPULSE, MAX_MOTOR_IMPULSE)
+    run_up = first + (ITERATIONS - 1) * MOTOR_MASS * motor_speed
+    run_up = jnp.clip(run_up, -MAX_MOTOR_IMPULSE, MAX_MOTOR_IMPULSE)
+    surplus = side * (run_up - needed)
+    leaving = side * jnp.maximum(side * motor_speed, surplus / MOTOR_MASS)
+    held = (side != 0) & (surplus >= 0)
+    rate = jnp.where(side == 0, motor_speed, jnp.where(held, 0.0, leaving))
+    yaw_rate = (momentum - 2 * WHEEL_YAW_INERTIA * (rate + rear_rate)) / INERTIA
+    return rate, jnp.where(held, run_up, WHEEL_YAW_INERTIA * (yaw_rate + rate - spin))
+
+
+def _limit_excess(before: Scalar, after: Scalar) -> Scalar:
+    """By how much (rad, signed) Box2D's position correction turns a front joint back towards its limit."""
+    active = jnp.abs(before) >= STEER_LIMIT
+    over = jnp.clip(jnp.abs(after) - STEER_LIMIT - ANGULAR_SLOP, 0.0, MAX_ANGULAR_CORRECTION)
+    return jnp.where(active, jnp.sign(before) * over, 0.0)
