@@ -23,7 +23,7 @@ def metric_by_round(record: Record) -> Markup | None:
     if not rounds:
         return None
     with mpl.rc_context(style("metric")):  # type: ignore[arg-type]
-        figure = Figure(figsize=(max(5.4, 0.9 * len(rounds) + 1.6), 3.5), layout="constrained")
+        figure = Figure(figsize=(max(4.7, 0.62 * len(rounds) + 1.0), 3.5), layout="constrained")
         axes = figure.add_subplot()
         for place, entry in enumerate(rounds):
             _draw_round(axes, place, entry, entry.index == record.best_round)
@@ -81,11 +81,11 @@ def _spoken(entry: Round) -> str:
 
 def _legend(rounds: Sequence[Round], level: float | None) -> list[Line2D]:
     handles = [
-        Line2D([], [], color=BLUE, marker="o", linestyle="", ms=5, label="one episode"),
-        Line2D([], [], color=INK, marker="D", ms=5, label="mean ± deviation (best green)"),
+        Line2D([], [], color=BLUE, marker="o", linestyle="", ms=5, label="episode"),
+        Line2D([], [], color=INK, marker="D", ms=5, label="mean ± deviation"),
     ]
     if any(entry.other_fits for entry in rounds):
-        handles.append(Line2D([], [], color=MUTED, marker=".", linestyle="", label="other fit seeds' episodes"))
+        handles.append(Line2D([], [], color=MUTED, marker=".", linestyle="", label="episode, other fit seed"))
     if level is not None:
         handles.append(Line2D([], [], color=ORANGE, linestyle=(0, (5, 3)), label=f"demonstration {level:,.4g}"))
     return handles

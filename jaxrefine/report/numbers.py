@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 MISSING = "–"
 
 
-def measure(value: float | None) -> str:
-    """A measured value with the decimals its size deserves: 882.0, 35.20, 0.548."""
-    if value is None:
-        return MISSING
-    decimals = 1 if abs(value) >= 100 else 2 if abs(value) >= 10 else 3
-    return f"{value:,.{decimals}f}".replace("-", "−")
+def decimals_for(values: Iterable[float]) -> int:
+    """How many decimals suit measured values of this size, so that a whole table can share them."""
+    largest = max((abs(value) for value in values), default=0.0)
+    return 1 if largest >= 100 else 2 if largest >= 10 else 3
 
 
-def signed(value: float | None) -> str:
+def measure(value: float | None, decimals: int) -> str:
+    """A measured value with a fixed number of decimals."""
+    return MISSING if value is None else f"{value:,.{decimals}f}".replace("-", "−")
+
+
+def signed(value: float | None, decimals: int) -> str:
     """A difference, with its sign."""
-    text = measure(value)
-    return f"+{text}" if value is not None and value > 0 else text
+    return MISSING if value is None else f"{value:+,.{decimals}f}".replace("-", "−")
 
 
 def significant(value: float | None) -> str:

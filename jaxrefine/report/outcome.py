@@ -49,15 +49,16 @@ def _reached(record: Record) -> str:
 def _level(record: Record, entry: Round) -> str:
     sample = entry.evaluation
     assert sample is not None
+    decimals = record.decimals
     unit = f" {record.metric.unit}" if record.metric.unit else ""
     text = (
-        f"its program has a mean {record.metric.name} of {measure(sample.mean)}{unit} "
-        f"(population deviation {measure(sample.std)}, n = {sample.n} evaluation episodes)"
+        f"its program has a mean {record.metric.name} of {measure(sample.mean, decimals)}{unit} "
+        f"(population deviation {measure(sample.std, decimals)}, n = {sample.n} evaluation episodes)"
     )
     level = record.demonstration.value
     if level is None:
         return f"{text}."
     gain = sample.mean - level if record.metric.higher_is_better else level - sample.mean
     verdict = "better than" if gain > 0 else "worse than" if gain < 0 else "the same as"
-    by = f"{measure(abs(gain))} " if gain else ""
-    return f"{text}, {by}{verdict} the demonstration's {measure(level)}."
+    by = f"{measure(abs(gain), decimals)} " if gain else ""
+    return f"{text}, {by}{verdict} the demonstration's {measure(level, decimals)}."

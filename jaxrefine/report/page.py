@@ -6,6 +6,7 @@ import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import jinja2
@@ -71,8 +72,8 @@ def render(record: Record) -> str:
         lstrip_blocks=True,
     )
     for formatter in (
-        numbers.measure,
-        numbers.signed,
+        partial(numbers.measure, decimals=record.decimals),
+        partial(numbers.signed, decimals=record.decimals),
         numbers.significant,
         numbers.count,
         numbers.plain,
@@ -80,7 +81,8 @@ def render(record: Record) -> str:
         numbers.p_value,
         source.coloured,
     ):
-        environment.filters[formatter.__name__] = formatter
+        named = formatter.func if isinstance(formatter, partial) else formatter
+        environment.filters[named.__name__] = formatter
     return environment.get_template("report.html.j2").render(
         record=record,
         outcome=outcome(record),

@@ -8,6 +8,7 @@ from pathlib import Path
 from jaxrefine.errors import UserError
 from jaxrefine.report.activity import Exchange, Step, read_exchanges, read_notices, read_steps
 from jaxrefine.report.fields import JSON, get, integer, items, number, read_json, read_json_lines, string
+from jaxrefine.report.numbers import decimals_for
 from jaxrefine.report.rounds import Round, read_round, round_folders
 from jaxrefine.report.untrusted import read_text, visible
 
@@ -68,6 +69,12 @@ class Record:
     provenance: tuple[Fact, ...]
     config: str | None
     gaps: tuple[str, ...]
+
+    @property
+    def decimals(self) -> int:
+        """The decimals to write the metric's values with."""
+        levels = [entry.evaluation.mean for entry in self.rounds if entry.evaluation]
+        return decimals_for(levels if self.demonstration.value is None else [*levels, self.demonstration.value])
 
     @property
     def best(self) -> Round | None:

@@ -28,6 +28,9 @@ _VARIABLES = {
     PAPER: "--paper",
 }
 
+# CSS pixels for a point at most: larger, the labels would dwarf the text around them.
+_LARGEST = 1.4
+
 _STYLE = {
     "svg.fonttype": "none",
     "font.family": "DejaVu Sans",
@@ -86,9 +89,10 @@ def to_markup(figure: Figure, name: str, description: str) -> Markup:
     text = re.sub(r"font: [^;\"]*?(\d+(?:\.\d+)?)px[^;\"]*", r"font-size: \1px", text)
     for colour, variable in _VARIABLES.items():
         text = text.replace(colour, f"var({variable})")
-    width, height = (f"{72 * inches:g}" for inches in figure.get_size_inches())
+    width, height = (72 * inches for inches in figure.get_size_inches())
     opening = (
-        f'<svg class="figure" viewBox="0 0 {width} {height}" role="img" aria-label="{escape(description)}" '
+        f'<svg class="figure" viewBox="0 0 {width:g} {height:g}" style="max-width: {_LARGEST * width:.0f}px" '
+        f'role="img" aria-label="{escape(description)}" '
         'stroke-linejoin="round" xmlns:xlink="http://www.w3.org/1999/xlink">'
     )
     return Markup(opening + text[text.index(">") + 1 :])
