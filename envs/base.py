@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic
+from typing import Any, Generic, TypeVar
 
 import jax
 import numpy as np
 from gymnax.environments import environment
-from gymnax.environments.environment import TEnvParams, TEnvState
 from jaxtyping import Int, UInt8
 
 Observation = dict[str, jax.Array]
+TEnvState = TypeVar("TEnvState", bound=environment.EnvState)
+TEnvParams = TypeVar("TEnvParams", bound=environment.EnvParams)
 
 
 @dataclass(frozen=True)
@@ -61,9 +62,7 @@ class Schema:
         shapes: dict[str, tuple[int, ...]] = {}
         for column in self.observation:
             old = shapes.get(column.key, (0,) * len(column.index))
-            shapes[column.key] = tuple(
-                max(a, b + 1) for a, b in zip(old, column.index, strict=True)
-            )
+            shapes[column.key] = tuple(max(a, b + 1) for a, b in zip(old, column.index, strict=True))
         return shapes
 
     @property
@@ -73,9 +72,8 @@ class Schema:
 
     def flatten(self, observation: Mapping[str, Any]) -> np.ndarray:
         """Observation entries with any leading shape ``(...)`` -> ``(..., number of columns)``, in order."""
-        return np.stack(
-            [np.asarray(observation[c.key])[(..., *c.index)] for c in self.observation], axis=-1
-        )
+        entries = {key: np.asarray(value) for key, value in observation.items()}
+        return np.stack([entries[c.key][_last(c.index)] for c in self.observation], axis=-1)
 
     def unflatten(self, columns: np.ndarray) -> dict[str, np.ndarray]:
         """The inverse of ``flatten``: ``(..., number of columns)`` -> entries with the leading shape."""
@@ -84,8 +82,13 @@ class Schema:
             for key, shape in self.observation_shapes.items()
         }
         for position, c in enumerate(self.observation):
-            entries[c.key][(..., *c.index)] = columns[..., position]
+            entries[c.key][_last(c.index)] = columns[..., position]
         return entries
+
+
+def _last(index: tuple[int, ...]) -> Any:
+    """Indexes the last axes, whatever comes before them."""
+    return (Ellipsis, *index)
 
 
 class Environment(environment.Environment[TEnvState, TEnvParams], Generic[TEnvState, TEnvParams]):
@@ -107,4 +110,3 @@ class Environment(environment.Environment[TEnvState, TEnvParams], Generic[TEnvSt
     def render(self, states: TEnvState, params: TEnvParams) -> UInt8[np.ndarray, "time height width 3"]:
         """Draw a stacked sequence of states, one frame each, without a display."""
         raise NotImplementedError
-

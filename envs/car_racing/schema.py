@@ -20,27 +20,54 @@ def _tile_columns(i: int) -> tuple[Column, ...]:
     ahead = 0.5 if i == 0 else 0.35 * i + 0.3
     return (
         Column(
-            f"tile{i:02d}_x", "m * 0.03", f"rightward offset of the tile {where}; positive: the tile is to the"
-            " car's right, so the car is left of the centre line", -1.0, 1.0, "tiles", (i, 0),
+            f"tile{i:02d}_x",
+            "m * 0.03",
+            f"rightward offset of the tile {where}; positive: the tile is to the"
+            " car's right, so the car is left of the centre line",
+            -1.0,
+            1.0,
+            "tiles",
+            (i, 0),
         ),
         Column(
-            f"tile{i:02d}_y", "m * 0.03", f"forward offset of the tile {where}", -0.3, ahead, "tiles", (i, 1),
+            f"tile{i:02d}_y",
+            "m * 0.03",
+            f"forward offset of the tile {where}",
+            -0.3,
+            ahead,
+            "tiles",
+            (i, 1),
         ),
         Column(
-            f"tile{i:02d}_theta", "rad / pi", f"heading of the road at the tile {where} relative to the car;"
-            " positive: the road turns left", -1.0, 1.0, "tiles", (i, 2),
+            f"tile{i:02d}_theta",
+            "rad / pi",
+            f"heading of the road at the tile {where} relative to the car; positive: the road turns left",
+            -1.0,
+            1.0,
+            "tiles",
+            (i, 2),
         ),
         Column(
-            f"tile{i:02d}_border", "0 or 1", f"1 if the tile {where} carries a kerb, which marks a sharp bend",
-            0.0, 1.0, "tiles", (i, 3),
+            f"tile{i:02d}_border",
+            "0 or 1",
+            f"1 if the tile {where} carries a kerb, which marks a sharp bend",
+            0.0,
+            1.0,
+            "tiles",
+            (i, 3),
         ),
     )
 
 
 def _wheel_column(position: int, name: str, where: str) -> Column:
     return Column(
-        f"wheel_speed_{name}", "rad/s / 200", f"rotation speed of the {where} wheel (radius 0.54 m)",
-        -0.1, 1.0, "indicators", (position,),
+        f"wheel_speed_{name}",
+        "rad/s / 200",
+        f"rotation speed of the {where} wheel (radius 0.54 m)",
+        -0.1,
+        1.0,
+        "indicators",
+        (position,),
     )
 
 

@@ -1,0 +1,125 @@
+"""The command's options. These dataclasses are the truth; the YAML groups under ``conf`` only choose among them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import MISSING
+
+
+@dataclass
+class TaskConfig:
+    """Which task."""
+
+    name: str = MISSING
+    # another demonstration than the task's own: a .parquet, .csv or .npz file
+    demonstration: str | None = None
+
+
+@dataclass
+class MethodConfig:
+    """Which row of the comparison table."""
+
+    name: str = MISSING
+
+
+@dataclass
+class LLMConfig:
+    """Who answers."""
+
+    # transcript | openai | mailbox | scripted
+    provider: str = MISSING
+    # which recorded conversation, or which independent one this is
+    chain: str = "0"
+    # transcript: a recording of your own (.jsonl); mailbox: its folder; scripted: replies (.jsonl or a folder)
+    path: str | None = None
+    # transcript: whether a prompt that differs from the recorded one is an error
+    strict: bool = False
+    model: str | None = None
+    base_url: str | None = None
+    # the environment variable that holds the key
+    api_key_env: str = "OPENAI_API_KEY"
+    # chat | responses
+    api: str = "chat"
+    # low | medium | high, for models that reason
+    reasoning_effort: str | None = None
+    temperature: float | None = None
+    max_output_tokens: int | None = None
+    # seconds for one request; mailbox: for one reply, null waits for ever
+    timeout: float | None = None
+    max_retries: int = 5
+    # what the model may cost, checked before every call and across resumes; null for no limit
+    max_calls: int | None = None
+    # input and output together
+    max_tokens: int | None = None
+    # US dollars, by the price table
+    max_cost: float | None = None
+    # a price table of your own, TOML
+    prices: str | None = None
+
+
+@dataclass
+class RefineConfig:
+    """The refinement loop."""
+
+    # revisions after the first program, at most
+    rounds: int = 6
+    # regenerations of one program or analysis that fails, at most
+    regenerations: int = 5
+    # times the model may ask for more analyses of one table
+    more_analyses: int = 3
+    # rollouts in the table that the analyses see; half take the mean action, half sample
+    rollouts: int = 64
+
+
+@dataclass
+class FitConfig:
+    """Imitation learning."""
+
+    learning_rate: float = 0.03
+    # examples per update
+    batch_size: int = 512
+    # the most updates
+    updates: int = 1000
+    # share of the demonstration held out to measure the validation likelihood
+    validation_fraction: float = 0.1
+    # updates without improvement after which a fit has converged
+    patience: int = 300
+
+
+@dataclass
+class AnalysisConfig:
+    """Limits on a process that runs the model's analyses."""
+
+    # seconds of wall clock
+    wall_s: float = 60.0
+    memory_mb: int = 4096
+    # of printed results
+    output_kb: int = 24
+
+
+@dataclass
+class Config:
+    """Everything a run is made of."""
+
+    task: TaskConfig = field(default_factory=TaskConfig)
+    method: MethodConfig = field(default_factory=MethodConfig)
+    llm: LLMConfig = field(default_factory=LLMConfig)
+    refine: RefineConfig = field(default_factory=RefineConfig)
+    fit: FitConfig = field(default_factory=FitConfig)
+    analysis: AnalysisConfig = field(default_factory=AnalysisConfig)
+    # independent fits of every program, all at once; the best on validation episodes is the round's policy
+    seeds: int = 4
+    # root of all randomness
+    seed: int = 0
+    # a run directory to continue, or to make; null makes a new one under `out`
+    run: str | None = None
+    # where new run directories go
+    out: str = "runs"
+
+
+def register() -> None:
+    """Tell Hydra about the options; the groups' files name these as their schemas."""
+    store = ConfigStore.instance()
+    store.store(name="jaxrefine_schema", node=Config)

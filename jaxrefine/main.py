@@ -1,0 +1,158 @@
+"""The command: options -> method -> run directory -> summary and report.
+
+``python -m jaxrefine.main --help`` shows the options.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from dataclasses import fields, is_dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from jaxrefine import task as tasks
+from jaxrefine.config import Config, register
+from jaxrefine.errors import UserError
+from jaxrefine.methods.clients import make_client
+from jaxrefine.methods.experiment import METHODS, run_experiment
+from jaxrefine.report import write_report
+from jaxrefine.run import Console, RunDirectory, print_summary
+from jaxrefine.worker import configure
+
+# what a resumed run may change: where it lies, what it may cost, how patiently it waits
+_MAY_CHANGE = {
+    "run", "out", "llm.max_calls", "llm.max_tokens", "llm.max_cost", "llm.prices", "llm.timeout", "llm.max_retries",
+    "llm.path", "llm.base_url", "llm.api_key_env",
+}  # fmt: skip
+
+_failures: list[str] = []
+
+
+@hydra.main(version_base="1.3", config_path="conf", config_name="config")
+def _hydra_main(options: DictConfig) -> None:
+    config = OmegaConf.to_object(options)
+    assert isinstance(config, Config)
+    if (reason := execute(config)) is not None:
+        _failures.append(reason)
+
+
+def execute(config: Config) -> str | None:
+    """Carry one run out, showing its progress.
+
+    Returns:
+        Why the run failed, or None.
+
+    Raises:
+        UserError: a mistake in the command or around it.
+    """
+    task = tasks.get(config.task.name, Path(config.task.demonstration) if config.task.demonstration else None)
+    if config.method.name not in METHODS:
+        raise UserError(f"no method is called {config.method.name!r}; there are: {', '.join(METHODS)}")
+    _ = task.demonstration  # its mistakes are told before anything is made
+    path = Path(config.run) if config.run else _new_path(config)
+    pending: list[str] = []
+    tell = pending.append
+    client = make_client(config.llm, task.name, path, lambda text: tell(text))
+    configure()
+    with RunDirectory.open_or_create(path) as run, Console(run) as console:
+        tell = run.notice
+        for text in pending:
+            run.notice(text)
+        _settle_options(config, run)
+        try:
+            summary = run_experiment(config, task, run, client)
+        except KeyboardInterrupt:
+            console.print(f"\nstopped; the same command with run={run.path} goes on from the last finished step")
+            raise
+        except UserError as error:
+            raise UserError(f"{error}\nthe run so far is in {run.path}; continue it with run={run.path}") from error
+        write_report(run.path)
+        print_summary(summary, console)
+        return None if summary["status"] != "failed" else str(summary["reason"])
+
+
+def _new_path(config: Config) -> Path:
+    stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+    base = Path(config.out) / f"{config.task.name}-{config.method.name}-{config.llm.chain}-{stamp}"
+    number, path = 1, base
+    while path.exists():  # two runs of one second
+        number += 1
+        path = base.with_name(f"{base.name}-{number}")
+    return path
+
+
+def _settle_options(config: Config, run: RunDirectory) -> None:
+    """Write the options into a new run; hold them against those of a run that goes on."""
+    mine = _flat(config)
+    if not (run.path / "config.yaml").exists():
+        run.write_text("config.yaml", OmegaConf.to_yaml(OmegaConf.structured(config)))
+        return
+    try:
+        theirs = OmegaConf.to_container(OmegaConf.create(run.read_text("config.yaml")))
+    except Exception as error:  # the YAML reader's own errors are not part of OmegaConf's interface
+        raise UserError(f"{run.path / 'config.yaml'} is damaged: {error}") from error
+    recorded = _flat_dict(theirs if isinstance(theirs, dict) else {})
+    changed = [
+        f"{name} was {recorded.get(name)!r}, is {value!r}"
+        for name, value in mine.items()
+        if name not in _MAY_CHANGE and recorded.get(name) != value
+    ]
+    if changed:
+        raise UserError(
+            f"the run in {run.path} was started with other options: {'; '.join(changed)}. Continue it with "
+            "those, or choose another run="
+        )
+
+
+def _flat(node: Any, prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for field in fields(node):
+        value = getattr(node, field.name)
+        flat |= _flat(value, f"{prefix}{field.name}.") if is_dataclass(value) else {prefix + field.name: value}
+    return flat
+
+
+def _flat_dict(node: dict[Any, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in node.items():
+        flat |= _flat_dict(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat
+
+
+def main() -> None:
+    """Run the command and exit: 0 done, 1 a run failed, 2 a mistake in the command, 130 interrupted."""
+    register()
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises instead of printing, and the messages below are ours
+    try:
+        _hydra_main()
+    except UserError as error:
+        _leave(str(error), 2)
+    except (HydraException, OmegaConfBaseException) as error:
+        reasons = [str(error).strip()]
+        if isinstance(error.__cause__, OmegaConfBaseException):
+            reasons.append(str(error.__cause__).strip())
+        _leave("\n".join(reasons) + "\nsee python -m jaxrefine.main --help", 2)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except Exception:
+        traceback.print_exc()
+        _leave("this is a defect of jaxrefine, not of your command; please report it with the traceback above", 1)
+    if _failures:
+        _leave("\n".join(f"the run failed: {reason}" for reason in _failures), 1)
+
+
+def _leave(message: str, status: int) -> None:
+    print(f"jaxrefine: {message}", file=sys.stderr)
+    sys.exit(status)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,185 @@
+"""One run from its options to its summary, whichever the method."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from jaxrefine.analysis import BACKEND
+from jaxrefine.config import Config
+from jaxrefine.errors import UserError
+from jaxrefine.llm import Client, Recorder
+from jaxrefine.methods import prompting
+from jaxrefine.methods.clients import make_budget
+from jaxrefine.methods.conversation import Conversation
+from jaxrefine.methods.refine import refine
+from jaxrefine.methods.rounds import Round, RoundFailedError, Rounds
+from jaxrefine.methods.zero_shot import zero_shot
+from jaxrefine.run import RunDirectory
+from jaxrefine.stats import describe
+from jaxrefine.task import Task
+from jaxrefine.worker import Worker
+
+Method = Callable[[Rounds], tuple[list[Round], str | None]]
+METHODS: dict[str, Method] = {"refine": refine, "zero_shot": zero_shot}
+_PACKAGES = ("jaxrefine", "jax", "jaxlib", "flax", "optax", "gymnax", "numpy", "pandas")
+
+
+def run_experiment(config: Config, task: Task, run: RunDirectory, client: Client) -> dict[str, Any]:
+    """Carry a method out, or go on with it where an earlier process stopped.
+
+    Args:
+        config: all options.
+        task: the task they name.
+        run: the run directory.
+        client: who answers what the run's own transcript does not.
+
+    Returns:
+        The contents of ``summary.json``, which is written last.
+
+    Raises:
+        UserError: no such method, or something a person can mend stopped the run.
+    """
+    if config.method.name not in METHODS:
+        raise UserError(f"no method is called {config.method.name!r}; there are: {', '.join(METHODS)}")
+    for name, value, least in (
+        ("seeds", config.seeds, 1),
+        ("refine.rollouts", config.refine.rollouts, 2),
+        ("refine.rounds", config.refine.rounds, 0),
+        ("refine.regenerations", config.refine.regenerations, 0),
+        ("fit.updates", config.fit.updates, 1),
+        ("fit.batch_size", config.fit.batch_size, 1),
+    ):
+        if value < least:
+            raise UserError(f"{name} is {value}; it must be at least {least}")
+    worker = Worker.from_options(task, config.seed, asdict(config.fit), run.progress)
+    recorder = Recorder(
+        client,
+        run.path / "transcript.jsonl",
+        _header(config, client),
+        make_budget(config.llm),
+        run.notice,
+    )
+    demonstration = task.demonstration
+    run.emit("run_started", task=task.name, method=config.method.name, seed=config.seed)
+    rounds = Rounds(run, task, config, worker, Conversation(run, recorder, task, config.llm.chain))
+    try:
+        done, reason = METHODS[config.method.name](rounds)
+        status = "finished" if reason is None else "stopped"
+    except RoundFailedError as failure:
+        done, status, reason = [], "failed", str(failure)
+    best = _best(done, task)
+    spent = recorder.totals
+    summary = {
+        "task": task.name,
+        "method": config.method.name,
+        "status": status,
+        "reason": reason,
+        "best_round": best,
+        "metric": {"name": task.metric.name, "better": task.metric.better, "unit": task.metric.unit},
+        "demonstration": {
+            "name": demonstration.name,
+            "source": demonstration.source,
+            "metric": _demonstrated(task),
+            "steps": demonstration.steps,
+            "test": _demonstrator(task),
+        },
+        "rounds": [_round(entry, entry.number == best) for entry in done],
+        "rl": [],
+        "resources": {
+            "llm_calls": spent.calls,
+            "input_tokens": spent.input_tokens,
+            "output_tokens": spent.output_tokens,
+            "reasoning_tokens": spent.reasoning_tokens,
+            "cost": spent.cost,
+            "refinement_resets": sum(entry.resets for entry in done),
+            "training_resets": 0,
+            "env_steps": sum(entry.env_steps for entry in done),
+            "wall_s": round(run.wall_s, 3),
+        },
+        "provenance": {
+            "versions": {name: _version(name) for name in _PACKAGES},
+            "device": worker.device(),
+            "seeds": {
+                "root": config.seed,
+                "fit": config.seeds,
+                **{key: list(value) for key, value in asdict(task.protocol).items() if key.endswith("_seeds")},
+            },
+            "transcript": recorder.header,
+            "sandbox": BACKEND,
+            "prompt_version": prompting.version(),
+        },
+    }
+    run.write_json("summary.json", summary)
+    run.emit("run_finished", status=status, best_round=best)
+    return summary
+
+
+def _header(config: Config, client: Client) -> dict[str, Any]:
+    """Provenance of a new transcript; of a replayed one, its own with a note that this is a replay."""
+    played = getattr(client, "transcript", None)
+    if played is not None:
+        return {**played.header, "replayed": datetime.now(UTC).date().isoformat()}
+    return {
+        "task": config.task.name,
+        "chain": config.llm.chain,
+        "date": datetime.now(UTC).date().isoformat(),
+        "model": getattr(client, "model", None) or config.llm.model or client.name,
+        "provider": f"recorded through the {client.name} provider",
+        "prompt_version": prompting.version(),
+        "note": "",
+    }
+
+
+def _best(done: list[Round], task: Task) -> int | None:
+    """The round that does best on validation episodes; the earlier one of equals."""
+    values = [entry.evaluation["validation"]["mean"] for entry in done]
+    sign = 1 if task.metric.better == "higher" else -1
+    ranked = [-math.inf if value is None else sign * value for value in values]
+    if not ranked or max(ranked) == -math.inf:
+        return None
+    return done[ranked.index(max(ranked))].number
+
+
+def _round(entry: Round, accepted: bool) -> dict[str, Any]:
+    found, chosen = entry.evaluation, entry.evaluation["chosen"]
+    return {
+        "round": entry.number,
+        "metric": found["metric"],
+        "per_episode": found["per_episode"],
+        "fit_seeds": {"means": found["means"], "nll": entry.fit["validation_nll"], "chosen": chosen, **found["fits"]},
+        "validation": found["validation"],
+        "nll": {"train": entry.fit["train_nll"][chosen], "validation": entry.fit["validation_nll"][chosen]},
+        "decision": entry.decision,
+        "accepted": accepted,
+        "parameters": entry.check["parameters"],
+        "regenerations": entry.regenerations,
+        "analyses": entry.analyses,
+    }
+
+
+def _demonstrated(task: Task) -> float | None:
+    """The metric of the demonstrated episode itself, where the file holds what it needs."""
+    rewards = task.demonstration.rewards
+    if task.metric.of == "reward" and rewards is not None:
+        over = {"sum": rewards.sum(), "min": rewards.min(), "max": rewards.max(), "last": rewards[-1]}
+        return float(over[task.metric.reduce])
+    value = task.demonstration.provenance.get(task.metric.name)
+    return None if value is None else float(value)
+
+
+def _demonstrator(task: Task) -> dict[str, Any] | None:
+    """The demonstrator's own results on the test episodes, where the demonstration's provenance holds them."""
+    values = task.demonstration.provenance.get("test_values")
+    return None if not values else asdict(describe(values)) | {"over": "episodes"}
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"

@@ -1,0 +1,258 @@
+"""What a round is made of: a program that passes its checks, its fit, its evaluation, and analyses of its rollouts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from jaxrefine.analysis import Limits, check_analysis, run_analysis
+from jaxrefine.config import Config
+from jaxrefine.methods.conversation import Conversation
+from jaxrefine.methods.prompting import bullet_list
+from jaxrefine.methods.replies import ReplyError, find_analyses, find_program
+from jaxrefine.run import RunDirectory
+from jaxrefine.task import Task
+from jaxrefine.worker import ProgramError, Worker
+
+
+@dataclass
+class Round:
+    """One round as far as it has come.
+
+    Attributes:
+        number: from 0.
+        source: the program that passed every check.
+        check: what ``Worker.check`` said of it.
+        fit: what ``Worker.fit`` said.
+        evaluation: what ``Worker.evaluate`` said.
+        regenerations: programs and analyses that had to be written again.
+        analyses: modules of analyses that were run.
+        resets: episodes that choosing and analysing cost.
+        env_steps: environment steps, evaluation included.
+        decision: how it ended.
+    """
+
+    number: int
+    source: str = ""
+    check: dict[str, Any] = field(default_factory=dict)
+    fit: dict[str, Any] = field(default_factory=dict)
+    evaluation: dict[str, Any] = field(default_factory=dict)
+    regenerations: int = 0
+    analyses: int = 0
+    resets: int = 0
+    env_steps: int = 0
+    decision: str = "failed"
+
+
+class RoundFailedError(Exception):
+    """A round cannot go on; the text says why. Earlier rounds stand."""
+
+
+@dataclass
+class Rounds:
+    """Carries rounds out, each part a durable step of the run.
+
+    Attributes:
+        run: the run directory.
+        task: the task.
+        config: all options.
+        worker: the door to the device.
+        conversation: the model.
+    """
+
+    run: RunDirectory
+    task: Task
+    config: Config
+    worker: Worker
+    conversation: Conversation
+
+    def first(self) -> Round:
+        """Round 0: a program from the task's text alone, fitted and evaluated."""
+        self.run.emit("round_started", round=0)
+        reply, request = self.conversation.ask("generate", 0)
+        return self._complete(Round(0), reply, request)
+
+    def revised(self, number: int, reply: str) -> Round:
+        """A round whose program a decision brought."""
+        self.run.emit("round_started", round=number)
+        return self._complete(Round(number), reply, "")
+
+    def _complete(self, current: Round, reply: str, request: str) -> Round:
+        self._program(current, reply, request)
+        self._evaluate(current)
+        return current
+
+    def _program(self, current: Round, reply: str, request: str) -> None:
+        """Check and fit the reply's program; what fails goes back to the model as one paragraph."""
+        k, problems = current.number, []
+        for attempt in range(self.config.refine.regenerations + 1):
+            source = ""
+            try:
+                source = find_program(reply, self.task.class_name)
+                problem = self._check(current, source, attempt) or self._fit(current, source, attempt)
+            except ReplyError as error:
+                problem = str(error)
+            if problem is None:
+                return
+            problems.append(f"attempt {attempt}: {problem}")
+            self.run.write_text(f"round_{k}/checks.txt", "\n\n".join(problems) + "\n")
+            if attempt == self.config.refine.regenerations:
+                break
+            current.regenerations += 1
+            if source:
+                reply, _ = self.conversation.ask("repair_program", k, program=source.strip(), problem=problem)
+            else:
+                fields = {"request": request, "reply": reply, "problem": problem}
+                reply, _ = self.conversation.ask("repair_reply", k, **fields)
+        raise RoundFailedError(
+            f"round {k} has no usable program after {len(problems)} attempts; the last problem: "
+            f"{problems[-1].split(': ', 1)[1]} All are in {self.run.path / f'round_{k}' / 'checks.txt'}"
+        )
+
+    def _check(self, current: Round, source: str, attempt: int) -> str | None:
+        def check() -> dict[str, Any]:
+            self.run.write_text(f"round_{current.number}/policy.py", source)
+            try:
+                found = self.worker.check(source)
+            except ProgramError as error:
+                return {"problem": str(error), "line": f"rejected: {error}"}
+            latents, weights = len(found["latents"]), len(found["weights"])
+            return found | {"line": f"{found['parameters']} parameters, {latents} latents, {weights} weights reported"}
+
+        result = self._step(current, "check", check, "check the program", attempt)
+        if "problem" not in result:
+            current.source, current.check = source, result
+        return result.get("problem")
+
+    def _fit(self, current: Round, source: str, attempt: int) -> str | None:
+        def fit() -> dict[str, Any]:
+            folder = self.run.round_path(current.number)
+            try:
+                found = self.worker.fit(source, self.config.seeds, folder)
+            except ProgramError as error:
+                return {"problem": str(error), "line": f"failed: {error}"}
+            self.run.write_json(f"round_{current.number}/fit.json", found)
+            best = min(value for value in found["validation_nll"] if value is not None)
+            return {key: value for key, value in found.items() if key != "curves"} | {
+                "line": f"{self.config.seeds} seeds, best validation NLL {best:.3f} nats a step"
+            }
+
+        result = self._step(current, "fit", fit, "fit to the demonstration", attempt)
+        if "problem" not in result:
+            current.fit = result
+        return result.get("problem")
+
+    def _evaluate(self, current: Round) -> None:
+        def evaluate() -> dict[str, Any]:
+            found = self.worker.evaluate(current.source, self.run.round_path(current.number))
+            metric, name = found["metric"], self.task.metric.name
+            if metric["mean"] is None:
+                return found | {"line": f"{name} is not finite on some test episodes"}
+            line = f"{name} {metric['mean']:.4g} ± {metric['std']:.3g} on {metric['n']} test episodes"
+            return found | {"line": line}
+
+        result = self._step(current, "evaluate", evaluate, "evaluate")
+        current.evaluation = result
+        current.resets += result["episodes"] - result["test_episodes"]
+        current.env_steps += result["env_steps"]
+
+    def analyse(self, current: Round) -> str:
+        """Ask for analyses, roll the policy out, and run them.
+
+        Returns:
+            The analyses' code and results, as the next prompt shows them.
+
+        Raises:
+            RoundFailedError: no module of analyses could be run.
+        """
+        reply, request = self.conversation.ask(
+            "diagnose",
+            current.number,
+            program=current.source.strip(),
+            columns=bullet_list(current.check["columns"]),
+            **self.table_facts(),
+        )
+
+        def roll_out() -> dict[str, Any]:
+            found = self.worker.rollout(
+                current.source, self.run.round_path(current.number), self.config.refine.rollouts
+            )
+            return found | {"line": f"{found['episodes']} episodes, {found['rows']:,} rows"}
+
+        result = self._step(current, "rollout", roll_out, "roll out")
+        current.resets += result["episodes"]
+        current.env_steps += result["rows"]
+        return self.run_analyses(current, reply, request, "")
+
+    def table_facts(self) -> dict[str, str]:
+        """What a prompt says of the table."""
+        episodes = self.config.refine.rollouts
+        return {"episodes": str(episodes), "last_mean_episode": str((episodes + 1) // 2 - 1)}
+
+    def run_analyses(self, current: Round, reply: str, request: str, before: str) -> str:
+        """Run the reply's analyses on the round's table; what fails goes back to the model.
+
+        Args:
+            current: the round.
+            reply: holds the module.
+            request: what it answered.
+            before: earlier analyses of this table with their results.
+
+        Returns:
+            ``before`` and these analyses with their results.
+        """
+        limits = self.config.analysis
+        problem = ""
+        for attempt in range(self.config.refine.regenerations + 1):
+            part, code, text = f"{current.analyses}" + (f"_{attempt}" if attempt else ""), "", ""
+            try:
+                code = find_analyses(reply)
+                problem = check_analysis(code) or ""
+            except ReplyError as error:
+                problem = str(error)
+            if not problem:
+                result = self._run_module(current, code, part, limits.wall_s, limits.memory_mb, limits.output_kb)
+                text = result["text"]
+                if result["status"] != "ok":
+                    problem = f"It ended with status `{result['status']}`. Its output:\n\n```text\n{text}\n```"
+            if not problem or (attempt == self.config.refine.regenerations and text):
+                current.analyses += 1
+                return _with_results(self.run, current, before, code, text)
+            if attempt == self.config.refine.regenerations:
+                break
+            current.regenerations += 1
+            if code:
+                columns = bullet_list(current.check["columns"])
+                fields = {"columns": columns, "code": code.strip(), "problem": problem}
+                reply, _ = self.conversation.ask("repair_analysis", current.number, **fields)
+            else:
+                fields = {"request": request, "reply": reply, "problem": problem}
+                reply, _ = self.conversation.ask("repair_reply", current.number, **fields)
+        raise RoundFailedError(f"round {current.number} has no analyses that run; the last problem: {problem}")
+
+    def _run_module(
+        self, current: Round, code: str, part: str, wall_s: float, memory_mb: int, output_kb: int
+    ) -> dict[str, Any]:
+        def analyse() -> dict[str, Any]:
+            table = self.run.round_path(current.number) / "rollouts.parquet"
+            limits = Limits(wall_s=wall_s, cpu_s=wall_s, memory_mb=memory_mb, output_kb=output_kb)
+            found = run_analysis(code, table, limits)
+            lines = found.text.count("\n") + 1
+            return {"status": found.status, "text": found.text, "line": f"{found.status}, {lines} lines of results"}
+
+        return self._step(current, f"analyse_{part}", analyse, "run the analyses")
+
+    def _step(self, current: Round, name: str, function: Any, label: str, attempt: int = 0) -> dict[str, Any]:
+        suffix = f"_{attempt}" if attempt else ""
+        result: dict[str, Any] = self.run.step(f"round_{current.number}/{name}{suffix}", function, label=label)
+        return result
+
+
+def _with_results(run: RunDirectory, current: Round, before: str, code: str, text: str) -> str:
+    k = current.number
+    mine = f"```python\n{code.strip()}\n```\n\ntest_results.txt:\n\n```text\n{text.strip()}\n```"
+    both = f"{before}\n\nAdditional analyses:\n\n{mine}" if before else mine
+    name = "" if current.analyses == 1 else f"_{current.analyses - 1}"
+    run.write_text(f"round_{k}/diagnostics{name}.py", code)
+    run.write_text(f"round_{k}/results{name}.txt", text)
+    return both

@@ -1,0 +1,1 @@
+"""Policies: programs written by a language model, and the network they are compared with."""

@@ -1,0 +1,260 @@
+"""A task: an environment, its text, its demonstration, its metric and its evaluation protocol."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+
+import envs
+from envs.base import Environment, Schema
+from jaxrefine.errors import UserError
+
+
+@dataclass(frozen=True)
+class Metric:
+    """How an episode is scored, and which way is better.
+
+    Attributes:
+        name: as it is printed.
+        unit: of the number; empty for none.
+        better: ``"higher"`` or ``"lower"``.
+        of: ``"reward"``, or an entry of the environment's info.
+        reduce: over the episode's steps.
+    """
+
+    name: str
+    unit: str = ""
+    better: Literal["higher", "lower"] = "higher"
+    of: str = "reward"
+    reduce: Literal["sum", "min", "max", "last"] = "sum"
+
+
+@dataclass(frozen=True)
+class EvaluationProtocol:
+    """Which episodes count, and how they are driven. Seeds for choosing never overlap the test seeds.
+
+    Attributes:
+        test_seeds: episodes whose results are reported and never used to choose.
+        validation_seeds: episodes on which the best round is chosen.
+        rollout_seeds: episodes that the analyses see.
+        steps: the most steps of an episode.
+        sampled: whether a test episode samples its actions or takes their mean.
+    """
+
+    test_seeds: tuple[int, ...]
+    validation_seeds: tuple[int, ...]
+    rollout_seeds: tuple[int, ...]
+    steps: int
+    sampled: bool
+
+    def __post_init__(self) -> None:
+        chosen = set(self.validation_seeds) | set(self.rollout_seeds)
+        if overlap := chosen & set(self.test_seeds):
+            raise ValueError(f"seeds for choosing overlap the test seeds: {sorted(overlap)}")
+
+
+@dataclass(frozen=True)
+class Demonstration:
+    """One recorded episode.
+
+    Attributes:
+        name: as it is printed.
+        source: the file it came from.
+        observations: ``(n, ...)`` an entry of the observation, float32.
+        actions: ``(n, A)``, float32.
+        rewards: ``(n,)``, or None when the file does not hold them.
+        provenance: what the file says of itself; the demonstrator's own test results among it, where known.
+    """
+
+    name: str
+    source: str
+    observations: dict[str, np.ndarray]
+    actions: np.ndarray
+    rewards: np.ndarray | None
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def steps(self) -> int:
+        """Its length."""
+        return len(self.actions)
+
+
+@dataclass(frozen=True)
+class Task:
+    """Everything that the method needs to know of a task; nothing elsewhere depends on which task it is.
+
+    Attributes:
+        name: as it is chosen.
+        class_name: the class that a policy program defines.
+        text: what the model is told of the task, Markdown.
+        make_env: builds the environment and its default parameters.
+        metric: how an episode is scored.
+        protocol: which episodes count.
+        demonstration_path: the recorded episode.
+    """
+
+    name: str
+    class_name: str
+    text: str
+    make_env: Callable[[], tuple[Environment, Any]]
+    metric: Metric
+    protocol: EvaluationProtocol
+    demonstration_path: Path
+
+    @cached_property
+    def env(self) -> Environment:
+        """The environment; the same object at every call, so that compiled functions are found again."""
+        return self.make_env()[0]
+
+    @property
+    def schema(self) -> Schema:
+        """The environment's columns."""
+        return self.env.schema
+
+    @cached_property
+    def demonstration(self) -> Demonstration:
+        """The demonstration, read once."""
+        return load_demonstration(self.demonstration_path, self.schema)
+
+
+def names() -> tuple[str, ...]:
+    """The tasks that ship."""
+    return tuple(_TASKS)
+
+
+def get(name: str, demonstration: Path | None = None) -> Task:
+    """The task of this name, with another demonstration if one is given.
+
+    Raises:
+        UserError: there is no such task; the message lists those that exist.
+    """
+    if name not in _TASKS:
+        raise UserError(f"no task is called {name!r}; there are: {', '.join(_TASKS)}")
+    task = _TASKS[name]()
+    return task if demonstration is None else replace(task, demonstration_path=demonstration)
+
+
+def load_demonstration(path: Path, schema: Schema) -> Demonstration:
+    """Read one episode from Parquet or CSV with the schema's column names, or from NPZ.
+
+    A table holds ``obs_<column>`` and ``action_<column>`` for every column of the schema, one row a step in order, and
+    may hold ``t`` and ``reward``; others are ignored. An NPZ holds either the same names as one-dimensional arrays, or
+    the observation's entries by key, ``(n, ...)``, beside ``actions``, ``(n, A)``, and possibly ``rewards``.
+
+    Raises:
+        UserError: the file is missing, unreadable, or lacks a column; or a value is not finite or out of bounds. The
+            message names the file and the column.
+    """
+    if not path.exists():
+        raise UserError(f"the demonstration {path} does not exist; give a .parquet, .csv or .npz file")
+    frame = _read_table(path, schema)
+    observations = schema.unflatten(_columns(frame, "obs_", [c.name for c in schema.observation], path))
+    actions = _columns(frame, "action_", [c.name for c in schema.action], path)
+    if len(frame) < 2:
+        raise UserError(f"the demonstration {path} has {len(frame)} row(s); it needs at least 2")
+    if "t" in frame and not np.array_equal(frame["t"].to_numpy(), np.arange(len(frame))):
+        raise UserError(f"the column `t` of {path} is not 0, 1, 2, ...: give one episode, its steps in order")
+    for i, column in enumerate(schema.action):
+        low, high = actions[:, i].min(), actions[:, i].max()
+        if low < column.low - 1e-6 or high > column.high + 1e-6:
+            raise UserError(
+                f"the column `action_{column.name}` of {path} goes from {low:g} to {high:g}; it must lie in "
+                f"[{column.low:g}, {column.high:g}]"
+            )
+    rewards = _columns(frame, "", ["reward"], path)[:, 0] if "reward" in frame else None
+    sidecar = path.with_suffix(".json")
+    try:
+        provenance = json.loads(sidecar.read_text()) if sidecar.exists() else {}
+    except (OSError, ValueError) as error:
+        raise UserError(f"the provenance {sidecar} beside the demonstration cannot be read: {error}") from error
+    return Demonstration(path.stem, path.name, observations, actions, rewards, provenance)
+
+
+def _read_table(path: Path, schema: Schema) -> pd.DataFrame:
+    try:
+        match path.suffix.lower():
+            case ".parquet":
+                return pd.read_parquet(path)
+            case ".csv":
+                return pd.read_csv(path)
+            case ".npz":
+                return _table_of_arrays(path, schema)
+    except UserError:
+        raise
+    except Exception as error:  # every reader has its own family of errors
+        raise UserError(f"the demonstration {path} cannot be read as {path.suffix}: {error}") from error
+    raise UserError(f"the demonstration {path} must be a .parquet, .csv or .npz file, not {path.suffix or 'a folder'}")
+
+
+def _table_of_arrays(path: Path, schema: Schema) -> pd.DataFrame:
+    with np.load(path, allow_pickle=False) as arrays:
+        data = {name: arrays[name] for name in arrays.files}
+    shapes = schema.observation_shapes
+    if any(name.startswith("obs_") for name in data):
+        return pd.DataFrame({name: value for name, value in data.items() if value.ndim == 1})
+    for name in (*shapes, "actions"):
+        if name not in data:
+            raise UserError(f"the demonstration {path} has no array `{name}`; it has: {', '.join(data) or 'none'}")
+    n = len(data["actions"])
+    for name, shape in {**shapes, "actions": (schema.action_size,)}.items():
+        if data[name].shape != (n, *shape):
+            raise UserError(
+                f"the array `{name}` of {path} has shape {data[name].shape}; it must be "
+                f"({', '.join(map(str, ('n', *shape)))}) with n = {n} as in `actions`"
+            )
+    observed = schema.flatten(data)
+    table = {f"obs_{c.name}": observed[:, i] for i, c in enumerate(schema.observation)}
+    table |= {f"action_{c.name}": data["actions"][:, i] for i, c in enumerate(schema.action)}
+    return pd.DataFrame(table | ({"reward": data["rewards"]} if "rewards" in data else {}))
+
+
+def _columns(frame: pd.DataFrame, prefix: str, columns: list[str], path: Path) -> np.ndarray:
+    wanted = [prefix + column for column in columns]
+    if missing := [name for name in wanted if name not in frame]:
+        more = f" (and {len(missing) - 3} more)" if len(missing) > 3 else ""
+        raise UserError(
+            f"the demonstration {path} lacks the column {', '.join(f'`{name}`' for name in missing[:3])}{more}; its "
+            f"header must hold {wanted[0]} ... {wanted[-1]}"
+        )
+    for name in wanted:
+        try:
+            values = frame[name].to_numpy(dtype=np.float32)
+        except (TypeError, ValueError) as error:
+            raise UserError(f"the column `{name}` of {path} holds something that is no number: {error}") from error
+        if not np.isfinite(values).all():
+            row = int(np.flatnonzero(~np.isfinite(values))[0])
+            raise UserError(f"the column `{name}` of {path} is not finite in row {row}")
+    return frame[wanted].to_numpy(dtype=np.float32)
+
+
+def _packaged(package: str, name: str) -> Path:
+    return Path(str(files(package).joinpath(name)))
+
+
+def _car_racing() -> Task:
+    return Task(
+        name="car_racing",
+        class_name="RacecarPolicy",
+        text=_packaged("prompts", "tasks/car_racing.md").read_text(encoding="utf-8"),
+        make_env=lambda: envs.make("car_racing"),
+        metric=Metric("return"),
+        protocol=EvaluationProtocol(
+            test_seeds=tuple(range(1000, 1010)),
+            validation_seeds=tuple(range(2000, 2016)),
+            rollout_seeds=tuple(range(10000, 10032)),
+            steps=1000,
+            sampled=False,
+        ),
+        demonstration_path=_packaged("envs.car_racing.demonstrations", "human_like.parquet"),
+    )
+
+
+_TASKS: dict[str, Callable[[], Task]] = {"car_racing": _car_racing}

@@ -1,0 +1,289 @@
+"""Check, fit, evaluate and roll out a policy program, given its source.
+
+Every call takes text, numbers and paths and returns plain JSON values; arrays go to files. So the same calls
+can be answered by another process, and nobody above this room ever holds a loaded program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrefine.errors import UserError
+from jaxrefine.learn.evaluate import Measure, evaluate
+from jaxrefine.learn.imitation import FitSettings, fit_seeds
+from jaxrefine.learn.rollout import key_per_episode, rollout
+from jaxrefine.policy.checks import check_program
+from jaxrefine.policy.program import Params, PolicySpec, Program, load_program
+from jaxrefine.policy.source import ProgramError
+from jaxrefine.run.files import whole_file
+from jaxrefine.stats import describe
+from jaxrefine.tables import column_names, to_columns, write_parquet
+from jaxrefine.task import Task
+
+Progress = Callable[[int, int], None]
+# the parts of the root key, so that no two purposes share randomness
+_FIT, _EVALUATE, _ROLLOUT = range(3)
+
+
+def _silent(done: int, total: int) -> None:
+    """No progress is wanted."""
+
+
+@dataclass
+class Worker:
+    """Answers for one task on this process's devices.
+
+    Attributes:
+        task: whose environment, demonstration and protocol are used.
+        seed: root of all randomness.
+        fit_settings: of imitation learning.
+        chunk: episodes that are rolled out, with everything logged, at once.
+        progress: called with (done, total) during long calls.
+    """
+
+    task: Task
+    seed: int = 0
+    fit_settings: FitSettings = field(default_factory=FitSettings)
+    chunk: int = 64
+    progress: Progress = _silent
+
+    @classmethod
+    def from_options(cls, task: Task, seed: int, fit: Mapping[str, Any], progress: Progress = _silent) -> Worker:
+        """A worker whose fits follow plain options, named as the fields of ``FitSettings``."""
+        return cls(task, seed, FitSettings(**fit), progress=progress)
+
+    @cached_property
+    def _spec(self) -> PolicySpec:
+        schema = self.task.schema
+        return PolicySpec(self.task.class_name, tuple(schema.observation_shapes.items()), schema.action_size)
+
+    @cached_property
+    def _loaded(self) -> dict[str, Program]:
+        return {}
+
+    @cached_property
+    def _episodes(self) -> dict[tuple[int, ...], Any]:
+        return {}
+
+    def _load(self, source: str) -> Program:
+        """The program of this source; the same object each time, so that compiled functions are found again."""
+        if source not in self._loaded:
+            self._loaded.clear()  # one program at a time: its compiled functions hold memory
+            self._loaded[source] = load_program(source, self._spec)
+        return self._loaded[source]
+
+    def _params_for(self, seeds: Sequence[int]) -> Any:
+        key = tuple(seeds)
+        if key not in self._episodes:
+            self._episodes[key] = self.task.env.params_for_seeds(key)
+        return self._episodes[key]
+
+    def _key(self, purpose: int, *more: int) -> jax.Array:
+        key = jax.random.fold_in(jax.random.key(self.seed), purpose)
+        for number in more:
+            key = jax.random.fold_in(key, number)
+        return key
+
+    def check(self, source: str) -> dict[str, Any]:
+        """Load a program and try everything that the contract asks of it.
+
+        Returns:
+            ``{"parameters": int, "columns": [...], "weights": [...], "latents": [...]}``: the number of scalar
+            parameters, the header of the table that its rollouts will make, and what it reports.
+
+        Raises:
+            ProgramError: one paragraph for the program's author.
+        """
+        program = self._load(source)
+        schema = self.task.schema
+        low, high = (
+            schema.unflatten(np.array([getattr(c, bound) for c in schema.observation])) for bound in ("low", "high")
+        )
+        check_program(program, self._spec, self.task.demonstration.observations, low, high)
+        return {
+            "parameters": program.size,
+            "columns": column_names(schema, program.info_keys),
+            "weights": list(program.weights),
+            "latents": list(program.latents),
+        }
+
+    def fit(self, source: str, seeds: int, folder: Path) -> dict[str, Any]:
+        """Fit a program to the demonstration from ``seeds`` independent seeds at once.
+
+        Writes ``initial_weights.npz`` and ``fits.npz`` (every array stacked over seeds) into ``folder``.
+
+        Returns:
+            ``{"train_nll": [...], "validation_nll": [...], "updates": [...], "skipped": [...], "curves": {"updates":
+            [...], "train": [[...]], "validation": [[...]]}}``, lists over seeds.
+
+        Raises:
+            ProgramError: the likelihood was never finite, for any seed.
+        """
+        program, demonstration = self._load(source), self.task.demonstration
+        keys = jax.random.split(self._key(_FIT), seeds)
+        observations = {k: jnp.asarray(v) for k, v in demonstration.observations.items()}
+        result = fit_seeds(
+            program.apply, program.initial, observations, jnp.asarray(demonstration.actions), keys, self.fit_settings
+        )
+        validation = np.asarray(result.best_validation_nll)
+        if not np.isfinite(validation).any():
+            raise ProgramError(
+                "Imitation learning failed: the likelihood of the demonstration's actions was not finite at any "
+                "update. Look for a variance that can shrink to nothing, a division by zero, or a parameter that runs "
+                "off to infinity."
+            )
+        _save_arrays(folder / "initial_weights.npz", program.initial)
+        _save_arrays(folder / "fits.npz", result.params)
+        every = self.fit_settings.check_every
+        looks = (1 + np.arange(result.train_nll.shape[1])) * every
+        return {
+            "train_nll": _plain(result.best_train_nll),
+            "validation_nll": _plain(validation),
+            "updates": _plain(result.updates),
+            "skipped": _plain(result.skipped),
+            "curves": {
+                "updates": looks.tolist(),
+                "train": _plain(result.train_nll),
+                "validation": _plain(result.validation_nll),
+            },
+        }
+
+    def evaluate(self, source: str, folder: Path) -> dict[str, Any]:
+        """Evaluate every fit of ``folder``/fits.npz on the test and validation episodes of the protocol.
+
+        The fit that does best on the validation episodes is the round's: its parameters go to ``weights.npz``.
+        Writes ``evaluation.parquet`` (test episodes) and ``validation.parquet``, one row per (fit seed, episode).
+
+        Returns:
+            ``{"chosen": int, "metric": sample, "per_episode": [{"seed", "value", "steps"}], "validation": sample,
+            "means": [test mean of each fit], "fits": sample of those means, "episodes": int,
+            "test_episodes": int, "env_steps": int}``.
+        """
+        program, protocol, metric = self._load(source), self.task.protocol, self.task.metric
+        test, validation = protocol.test_seeds, protocol.validation_seeds
+        seeds = np.array(test + validation)
+        env_params = self._params_for(tuple(seeds.tolist()))
+        params = _load_arrays(folder / "fits.npz")
+        result = evaluate(
+            self.task.env,
+            program.apply,
+            env_params,
+            params,
+            jnp.arange(len(seeds)),
+            key_per_episode(self._key(_EVALUATE), len(seeds)),
+            measure=Measure(metric.of, metric.reduce),
+            steps=protocol.steps,
+            sampled=protocol.sampled,
+        )
+        values, steps, terminated = (np.asarray(x) for x in (result.value, result.steps, result.terminated))
+        is_test = np.arange(len(seeds)) < len(test)
+        on_validation = values[:, ~is_test].mean(axis=1)
+        # a fit that failed has NaN here and is never chosen while another exists
+        worst = -np.inf if metric.better == "higher" else np.inf
+        ranked = np.where(np.isfinite(on_validation), on_validation, worst)
+        chosen = int(np.argmax(ranked) if metric.better == "higher" else np.argmin(ranked))
+        for name, mask in (("evaluation", is_test), ("validation", ~is_test)):
+            fit_seed, episode = np.meshgrid(np.arange(len(values)), seeds[mask], indexing="ij")
+            columns = {"fit_seed": fit_seed, "seed": episode, "value": values[:, mask], "steps": steps[:, mask]}
+            columns["terminated"] = terminated[:, mask]
+            write_parquet(folder / f"{name}.parquet", [{k: v.ravel() for k, v in columns.items()}])
+        _save_arrays(folder / "weights.npz", {k: v[chosen] for k, v in params.items()})
+        means = values[:, is_test].mean(axis=1)
+        return {
+            "chosen": chosen,
+            "metric": _sample(values[chosen, is_test], "episodes"),
+            "per_episode": [
+                {"seed": int(seed), "value": float(value), "steps": int(n)}
+                for seed, value, n in zip(seeds[is_test], values[chosen, is_test], steps[chosen, is_test], strict=True)
+            ],
+            "validation": _sample(values[chosen, ~is_test], "episodes"),
+            "means": _plain(means),
+            "fits": _sample(means, "fit seeds"),
+            "episodes": int(values.size),
+            "test_episodes": int(values[:, is_test].size),
+            "env_steps": int(steps.sum()),
+        }
+
+    def rollout(self, source: str, folder: Path, episodes: int) -> dict[str, Any]:
+        """Log ``episodes`` rollouts of the round's policy into ``rollouts.parquet``.
+
+        The first half of them (rounded up) takes the mean action and the rest samples it, each half over the
+        protocol's rollout seeds in order.
+
+        Returns:
+            ``{"episodes": int, "mean_action_episodes": int, "rows": int}``.
+        """
+        program, protocol = self._load(source), self.task.protocol
+        env_params = self._params_for(protocol.rollout_seeds)
+        params = {k: jnp.asarray(v) for k, v in _load_arrays(folder / "weights.npz").items()}
+        by_mean = (episodes + 1) // 2
+        number = np.arange(episodes)
+        sampled = number >= by_mean
+        index = np.where(sampled, number - by_mean, number) % len(protocol.rollout_seeds)
+        key = self._key(_ROLLOUT)
+
+        def chunks() -> Iterator[dict[str, np.ndarray]]:
+            size = min(self.chunk, episodes)
+            for start in range(0, episodes, size):
+                # the last chunk is filled up with repetitions, so that it has the compiled shape
+                part = np.minimum(np.arange(start, start + size), episodes - 1)
+                transitions = rollout(
+                    self.task.env,
+                    program.apply,
+                    env_params,
+                    params,
+                    jnp.asarray(index[part]),
+                    jnp.asarray(sampled[part]),
+                    key_per_episode(key, size, start),
+                    steps=protocol.steps,
+                )
+                kept = min(size, episodes - start)
+                yield to_columns(self.task.schema, jax.tree.map(lambda x, n=kept: x[:n], transitions), start)
+                self.progress(min(start + size, episodes), episodes)
+
+        rows = write_parquet(folder / "rollouts.parquet", chunks())
+        return {"episodes": episodes, "mean_action_episodes": int(by_mean), "rows": rows}
+
+    def device(self) -> str:
+        """What does the work, in words."""
+        devices = jax.devices()
+        return f"{len(devices)} x {devices[0].device_kind} ({devices[0].platform})"
+
+
+def _plain(values: Any) -> Any:
+    """Nested lists of numbers; what is not finite becomes None, for JSON has no word for it."""
+    array = np.asarray(values)
+    if not np.issubdtype(array.dtype, np.floating):
+        return array.tolist()
+    if array.ndim:
+        return [_plain(part) for part in array]
+    return float(array) if np.isfinite(array) else None
+
+
+def _sample(values: np.ndarray, over: str) -> dict[str, Any]:
+    """Mean, deviations and n of values that are all finite, and of what they are values; empty of numbers otherwise."""
+    if not np.isfinite(values).all():
+        return {"mean": None, "std": None, "std_sample": None, "n": int(values.size), "over": over}
+    return asdict(describe(values)) | {"over": over}
+
+
+def _save_arrays(path: Path, arrays: Params) -> None:
+    with whole_file(path) as temporary, temporary.open("wb") as file:
+        named: dict[str, Any] = {name: np.asarray(value) for name, value in arrays.items()}
+        np.savez(file, **named)
+
+
+def _load_arrays(path: Path) -> dict[str, np.ndarray]:
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except (OSError, ValueError, EOFError) as error:
+        raise UserError(f"the parameters in {path} cannot be read: {error}") from error

@@ -1,0 +1,21 @@
+"""How this process uses JAX."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import jax
+
+
+def configure() -> None:
+    """Keep compiled functions between runs, unless the user has decided where.
+
+    The folder holds executable code that came out of model-written programs, so it is this command's own and no
+    other program's cache.
+    """
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        jax.config.update("jax_compilation_cache_dir", str(home / "jaxrefine" / "xla"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)

@@ -1,0 +1,1 @@
+"""The prompts: plain text, one file a request, and one a task."""
