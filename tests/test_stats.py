@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import scipy.stats
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxrefine import stats
@@ -60,6 +60,7 @@ def test_bootstrap_interval_takes_other_statistics_and_repeats_itself() -> None:
         stats.bootstrap_interval([1.0])
 
 
+@settings(deadline=None)
 @given(values)
 def test_bootstrap_interval_stays_within_the_values(x: list[float]) -> None:
     interval = stats.bootstrap_interval(x, resamples=50)

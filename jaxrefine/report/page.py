@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import jinja2
@@ -64,6 +64,25 @@ def write_report(run: Path) -> Path:
 
 def render(record: Record) -> str:
     """The report as one self-contained HTML page."""
+    return (
+        _environment()
+        .get_template("report.html.j2")
+        .render(
+            record=record,
+            outcome=outcome(record),
+            views=_views(record.rounds),
+            metric_figure=figures.metric_by_round(record),
+            fit_figures=figures.fit_by_round(record),
+            tallies=tally(record.exchanges),
+            longest_step=max((step.wall_s or 0.0 for step in record.steps), default=0.0),
+            wall_s=sum(step.wall_s or 0.0 for step in record.steps),
+            code_style=source.style_sheet(),
+        )
+    )
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("jaxrefine.report"),
         autoescape=True,
@@ -71,29 +90,27 @@ def render(record: Record) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    for formatter in (
-        partial(numbers.measure, decimals=record.decimals),
-        partial(numbers.signed, decimals=record.decimals),
-        numbers.significant,
-        numbers.count,
-        numbers.plain,
-        numbers.seconds,
-        numbers.p_value,
-        source.coloured,
-    ):
-        named = formatter.func if isinstance(formatter, partial) else formatter
-        environment.filters[named.__name__] = formatter
-    return environment.get_template("report.html.j2").render(
-        record=record,
-        outcome=outcome(record),
-        views=_views(record.rounds),
-        metric_figure=figures.metric_by_round(record),
-        fit_figures=figures.fit_by_round(record),
-        tallies=tally(record.exchanges),
-        longest_step=max((step.wall_s or 0.0 for step in record.steps), default=0.0),
-        wall_s=sum(step.wall_s or 0.0 for step in record.steps),
-        code_style=source.style_sheet(),
-    )
+    environment.filters |= {
+        "measure": _measure,
+        "signed": _signed,
+        "significant": numbers.significant,
+        "count": numbers.count,
+        "plain": numbers.plain,
+        "seconds": numbers.seconds,
+        "p_value": numbers.p_value,
+        "coloured": source.coloured,
+    }
+    return environment
+
+
+@jinja2.pass_context
+def _measure(context: jinja2.runtime.Context, value: float | None) -> str:
+    return numbers.measure(value, context["record"].decimals)
+
+
+@jinja2.pass_context
+def _signed(context: jinja2.runtime.Context, value: float | None) -> str:
+    return numbers.signed(value, context["record"].decimals)
 
 
 def _views(rounds: Sequence[Round]) -> list[RoundView]:

@@ -276,7 +276,7 @@ def _weight_lines(name: str, before: np.ndarray | None, after: np.ndarray) -> li
 
 def _read_arrays(path: Path, gaps: list[str]) -> dict[str, np.ndarray]:
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             return {name: np.asarray(archive[name], dtype=float) for name in archive.files}
     except FileNotFoundError:
         return {}

@@ -13,7 +13,7 @@ MAX_CHARACTERS = 400_000
 
 # Control characters but for tab and newline; and the marks that make text run backwards, with which code can be made
 # to read differently from what it does ("Trojan Source", Boucher & Anderson 2021).
-_HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
+_HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
 
 
 def visible(text: str) -> str:

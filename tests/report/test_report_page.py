@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from report_reader import Page, page_of
+from report_run import make_run
+
+from jaxrefine.report import write_report
+
+Edit = Callable[[Path, Callable[[dict[str, Any]], None]], None]
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Page:
+    return page_of(make_run(tmp_path_factory.mktemp("report") / "run"))
+
+
+def test_the_outcome_is_one_look_away(page: Page) -> None:
+    assert page.has(
+        "outcome",
+        "Finished after 3 rounds. Round 2 was chosen: its program has a mean return of 917.5",
+        "n = 10 evaluation episodes), 46.5 better than the demonstration's 871.0.",
+    )
+    assert list(page.sections) == [
+        "head", "outcome", "rounds", "round-0", "round-1", "round-2", "cost", "steps", "provenance",
+    ]  # fmt: skip
+
+
+def test_lower_is_better_for_a_distance(finished_run: Path, edit_summary: Edit) -> None:
+    def change(summary: dict[str, Any]) -> None:
+        summary["metric"] = {"name": "distance", "better": "lower", "unit": "m"}
+
+    edit_summary(finished_run, change)
+    assert page_of(finished_run).has("outcome", "mean distance of 917.5 m", "46.5 worse than")
+
+
+def test_the_table_of_rounds_names_every_n(page: Page) -> None:
+    assert page.has("rounds", "905.0 ± ", "880.0 ± ", "917.5 ± ", "871.0 (1)", "902.5 ± 12.2 (3)", "−1.423")
+    assert page.has("rounds", "1 rejected", "2 best", "−25.0 (10)", "+37.5 (10)", "p < 0.001")
+    assert page.has("rounds", "n counts episodes, not independent runs")
+
+
+def test_the_figures_show_every_episode_and_every_fit(page: Page) -> None:
+    figures = [attributes for tag, attributes in page.elements if attributes.get("role") == "img"]
+    assert [str(figure["aria-label"]).split(";")[0].split(",")[0] for figure in figures] == [
+        "return by round",
+        *(f"negative log-likelihood while fitting in round {index}" for index in range(3)),
+    ]
+    first = page.html[page.html.index('aria-label="return') :]
+    first = first[: first.index("</svg>")]
+    dots = first.count("<use ")
+    assert dots >= 3 * (10 + 20 + 1), "ten chosen and twenty other episodes and a mean for each round"
+    assert page.has("rounds", "demonstration 871", "n = 10", "round 2")
+    assert "#0102" not in page.html, "every colour comes from the style sheet"
+
+
+def test_identifiers_are_unique_and_links_lead_somewhere(page: Page) -> None:
+    ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    targets = [v for _, a in page.elements for k, v in a.items() if k in ("href", "xlink:href") and v is not None]
+    assert targets
+    assert {target.removeprefix("#") for target in targets} <= set(ids)
+
+
+def test_a_round_shows_what_happened_in_it(page: Page) -> None:
+    assert page.has("round-1", "Decision: program", "class RacecarPolicy(nnx.Module):", "Fitted weights 2 changed sign")
+    assert page.has("round-1", "brake 0.8 −0.25 sign changed", "gains[1, 0] 3 −3.5 sign changed", "lookahead 1 1.234 ")
+    assert page.has("round-1", "big mean of 100 – 1", "107 fitted weights", "failed a check 1 time and")
+    assert page.has("round-1", "PASS steering follows heading: corr = 0.91", "def run_all(df):", "All checks passed.")
+    assert page.has("round-1", "The car brakes late, so round 1 needs", "1000 ", "812")
+    assert "Changes since" not in page.sections["round-0"]
+
+
+def test_the_diff_is_against_the_previous_program(finished_run: Path) -> None:
+    page = page_of(finished_run)
+    assert page.has("round-2", "Changes since round 1 2 lines added, 2 removed")
+    assert "-        self.weight_lookahead = nnx.Param(jnp.array(1.0))\n" in page.sections["round-2"]
+    assert "+        self.weight_lookahead = nnx.Param(jnp.array(1.1))\n" in page.sections["round-2"]
+    (finished_run / "round_2" / "policy.py").write_text((finished_run / "round_1" / "policy.py").read_text())
+    assert page_of(finished_run).has("round-2", "The program is the same.")
+
+
+def test_cost_steps_and_provenance(page: Page) -> None:
+    assert page.has("cost", "generate 1 1,500 700 200 4.5 s", "all 6 9,000 4,200 1,200 27.0 s", "cost unknown")
+    assert page.has("cost", "env steps 1,234,567", "a-model")
+    assert page.has("steps", "round_0/fit fit it 21.5 s", "all finished steps 1 min 48 s", "the prompt differs")
+    assert page.has("provenance", "human_like_0", "jax 0.10.2", "device cpu", "prompt version 7", "method: refine")
+    assert page.has("provenance", "rollout 10000"), "a seed is a name, not an amount"
+
+
+def test_the_page_needs_nothing_but_itself(page: Page) -> None:
+    assert not {tag for tag, _ in page.elements} & {"script", "link", "iframe", "img", "object"}
+    assert "@import" not in page.html
+    assert "url(http" not in page.html
+    sources = [value for _, attributes in page.elements for name, value in attributes.items() if name == "src"]
+    assert sources == []
+
+
+def test_the_same_run_gives_the_same_bytes(finished_run: Path) -> None:
+    first = write_report(finished_run).read_bytes()
+    assert write_report(finished_run).read_bytes() == first
+    assert [path.name for path in finished_run.glob("*.html*")] == ["report.html"]
+    assert not list(finished_run.glob(".report*"))
+
+
+def test_a_report_takes_less_than_five_seconds(finished_run: Path) -> None:
+    start = time.perf_counter()
+    write_report(finished_run)
+    assert time.perf_counter() - start < 5
+
+
+def test_more_analyses_in_one_round_are_shown_in_order(finished_run: Path) -> None:
+    folder = finished_run / "round_0"
+    for extra in range(10):
+        (folder / f"diagnostics_{extra + 2}.py").write_text(f"EXTRA_CODE_{extra}")
+        (folder / f"results_{extra + 2}.txt").write_text(f"extra result {extra}")
+    page = page_of(finished_run)
+    places = [page.sections["round-0"].index(f"extra result {extra}") for extra in range(10)]
+    assert places == sorted(places)
+    assert page.has("round-0", "What the analyses 2 found", "EXTRA_CODE_0")

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxrefine.report import source, write_report
+from jaxrefine.report.untrusted import MAX_CHARACTERS, visible
+
+ATTACKS = [
+    "<script>alert(1)</script>",
+    "</pre></code></details><script>alert(2)</script>",
+    "\"><img src=x onerror=alert(3)><svg onload='alert(4)'>",
+    "{{ record.config }}{% raw %}<b onclick=x>",
+    "</style><style>*{display:none}</style><iframe src=javascript:alert(5)>",
+    "$\\frac{$ <!-- --> ]]> &lt;script&gt;",
+]
+ATTACK = "\n".join(ATTACKS)
+
+
+class Elements(HTMLParser):
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.attributes: set[str] = set()
+        self.styles = 0
+        self.text = ""
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.styles += tag == "style"
+        self.attributes |= {name for name, _ in attrs}
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def poisoned(value: Any) -> Any:
+    """The value with every text in it replaced by the attack, names of entries too where they are free."""
+    if isinstance(value, dict):
+        return {key: poisoned(entry) for key, entry in value.items()} | {ATTACK: ATTACK}
+    if isinstance(value, list):
+        return [poisoned(entry) for entry in value]
+    return ATTACK if isinstance(value, str) else value
+
+
+def assert_harmless(html: str) -> Elements:
+    elements = Elements(html)
+    assert not elements.tags & {"script", "iframe", "img", "b", "object", "embed", "base", "form"}
+    assert not {
+        name for name in elements.attributes if name.startswith("on") or name in ("src", "srcdoc", "formaction")
+    }
+    assert elements.styles == 1
+    return elements
+
+
+def test_markup_in_every_text_of_a_round_shows_as_text(finished_run: Path) -> None:
+    folder = finished_run / "round_1"
+    for name in ("policy.py", "diagnostics.py", "results.txt", "decision.md", "checks.txt"):
+        (folder / name).write_text(f"{ATTACK}\n# from {name}")
+    (finished_run / "config.yaml").write_text(ATTACK)
+    arrays: dict[str, Any] = {"<script>weight</script>": np.array([1.0, -1.0]), "plain": np.array(2.0)}
+    for name in ("weights.npz", "initial_weights.npz"):
+        np.savez(folder / name, **arrays)
+    elements = assert_harmless(write_report(finished_run).read_text())
+    for name in ("policy.py", "diagnostics.py", "results.txt", "decision.md", "checks.txt"):
+        assert f"# from {name}" in elements.text
+    assert elements.text.count("<script>alert(1)</script>") >= 7, "five texts, one diff, one configuration"
+    assert "<script>weight</script>[0]" in elements.text
+
+
+def test_markup_in_summary_events_and_transcript_shows_as_text(finished_run: Path) -> None:
+    summary = json.loads((finished_run / "summary.json").read_text())
+    (finished_run / "summary.json").write_text(json.dumps(poisoned(summary)))
+    for name in ("events.jsonl", "transcript.jsonl"):
+        lines = [json.loads(line) for line in (finished_run / name).read_text().splitlines()]
+        kept = {"kind", "event", "step"}
+        attacked = [{**poisoned(line), **{key: line[key] for key in kept & line.keys()}} for line in lines]
+        (finished_run / name).write_text("".join(json.dumps(line) + "\n" for line in attacked))
+    elements = assert_harmless(write_report(finished_run).read_text())
+    assert "<script>alert(1)</script>" in elements.text
+
+
+@settings(deadline=None)
+@given(st.text())
+def test_coloured_source_keeps_the_text_and_adds_only_spans(text: str) -> None:
+    elements = Elements(str(source.coloured(visible(text), "python")))
+    assert elements.tags <= {"div", "pre", "code", "span"}
+    assert elements.attributes <= {"class"}
+
+
+@settings(deadline=None)
+@given(st.text())
+def test_visible_text_hides_nothing(text: str) -> None:
+    shown = visible(text)
+    assert all(character in "\n\t" or character.isprintable() or character.isspace() for character in shown
+               if ord(character) < 0x100 or 0x200B <= ord(character) <= 0x206F)  # fmt: skip
+    shown.encode("utf-8")
+
+
+def test_terminal_and_direction_controls_are_spelled_out() -> None:
+    assert visible("red \x1b[31m\x00 \u202efdp.exe\r\n") == "red \\x1b[31m\\x00 \\u202efdp.exe\n"
+    assert visible("α → β\tok") == "α → β\tok"
+
+
+def test_endless_text_is_cut_and_says_so() -> None:
+    shown = visible("x" * (MAX_CHARACTERS + 5))
+    assert len(shown) < MAX_CHARACTERS + 100
+    assert shown.endswith("[... 5 more characters are in the file]\n")
+
+
+def test_bytes_that_are_no_text_are_shown(finished_run: Path) -> None:
+    (finished_run / "round_0" / "results.txt").write_bytes(b"caf\xe9 \xff\x00")
+    assert "caf\\xe9 \\xff\\x00" in Elements(write_report(finished_run).read_text()).text
