@@ -16,7 +16,6 @@ import random
 import resource
 import signal
 import sys
-import sysconfig
 import traceback
 import types
 import warnings
@@ -30,6 +29,7 @@ FILE_TOO_LARGE = 43
 NO_TABLE = 44
 
 _NAME = "analysis"
+_LIBRARIES = sorted(filter(None, sys.path), key=len, reverse=True)
 _MB = 1 << 20
 _ORPHAN_GRACE_S = 2.0
 
@@ -136,7 +136,7 @@ def _describe(error: BaseException) -> str:
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
     text = "".join(traceback.format_exception(type(error), error, trace))
-    for folder in sorted({sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib")}, key=len)[::-1]:
+    for folder in _LIBRARIES:
         text = text.replace(folder + os.sep, "")
     return text
 
