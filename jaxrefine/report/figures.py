@@ -54,14 +54,14 @@ def fit_by_round(record: Record) -> tuple[Markup, ...]:
 def _draw_round(axes: Axes, place: int, entry: Round, best: bool) -> None:
     values = [episode.value for episode in entry.episodes]
     if entry.other_fits:
-        axes.plot(place + _spread(len(entry.other_fits), 0.3), entry.other_fits, ".", color=MUTED, alpha=0.45, ms=4)
+        axes.plot(place + _spread(len(entry.other_fits), 0.2), entry.other_fits, ".", color=MUTED, alpha=0.45, ms=4)
     axes.plot(
-        place + _spread(len(values), 0.18), values, "o", color=BLUE, alpha=0.75, ms=5, markeredgecolor=PAPER, mew=0.6
+        place + _spread(len(values), 0.2), values, "o", color=BLUE, alpha=0.75, ms=5, markeredgecolor=PAPER, mew=0.6
     )
     sample = entry.evaluation
     assert sample is not None
-    axes.errorbar(place + 0.3, sample.mean, sample.std, color=GREEN if best else INK, capsize=4, linewidth=1.6)
-    axes.plot(place + 0.3, sample.mean, "D", color=GREEN if best else INK, ms=7 if best else 5)
+    axes.errorbar(place + 0.36, sample.mean, sample.std, color=GREEN if best else INK, capsize=4, linewidth=1.6)
+    axes.plot(place + 0.36, sample.mean, "D", color=GREEN if best else INK, ms=7 if best else 5)
 
 
 def _spread(count: int, half_width: float) -> np.ndarray:
