@@ -16,32 +16,23 @@ LENGTH_SCALE = 0.03
 
 
 def _tile_columns(i: int) -> tuple[Column, ...]:
-    where = "nearest to the car" if i == 0 else f"{i} after the nearest"
-    ahead = 0.5 if i == 0 else 0.35 * i + 0.3
+    ahead = 0.35 * i + 0.5
     return (
         Column(
             f"tile{i:02d}_x",
             "m * 0.03",
-            f"rightward offset of the tile {where}; positive: the tile is to the"
-            " car's right, so the car is left of the centre line",
+            "rightward offset of the tile; positive: the tile is to the car's right, so the"
+            " car is left of the centre line",
             -1.0,
             1.0,
             "tiles",
             (i, 0),
         ),
-        Column(
-            f"tile{i:02d}_y",
-            "m * 0.03",
-            f"forward offset of the tile {where}",
-            -0.3,
-            ahead,
-            "tiles",
-            (i, 1),
-        ),
+        Column(f"tile{i:02d}_y", "m * 0.03", "forward offset of the tile", -0.3, ahead, "tiles", (i, 1)),
         Column(
             f"tile{i:02d}_theta",
             "rad / pi",
-            f"heading of the road at the tile {where} relative to the car; positive: the road turns left",
+            "heading of the road at the tile relative to the car; positive: the road turns left",
             -1.0,
             1.0,
             "tiles",
@@ -50,7 +41,7 @@ def _tile_columns(i: int) -> tuple[Column, ...]:
         Column(
             f"tile{i:02d}_border",
             "0 or 1",
-            f"1 if the tile {where} carries a kerb, which marks a sharp bend",
+            "1 if the tile carries a kerb, which marks a sharp bend",
             0.0,
             1.0,
             "tiles",

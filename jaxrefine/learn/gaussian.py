@@ -14,9 +14,13 @@ def log_prob(action: Float[Array, "a"], mean: Float[Array, "a"], scale_tril: Flo
 
     -1/2 |L^-1 (action - mean)|^2 - sum log diag L - A/2 log 2 pi.
     """
-    whitened = jax.scipy.linalg.solve_triangular(scale_tril, action - mean, lower=True)
+    # forward substitution, unrolled: A is a handful, and a LAPACK call per example would cost more than the rest
+    whitened: list[Array] = []
+    for i in range(action.shape[-1]):
+        known = sum((scale_tril[i, j] * whitened[j] for j in range(i)), start=jnp.zeros((), action.dtype))
+        whitened.append((action[i] - mean[i] - known) / scale_tril[i, i])
     return (
-        -0.5 * jnp.sum(whitened**2)
+        -0.5 * sum(z**2 for z in whitened)
         - jnp.sum(jnp.log(jnp.diagonal(scale_tril)))
         - 0.5 * action.shape[-1] * math.log(2 * math.pi)
     )

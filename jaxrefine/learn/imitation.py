@@ -150,7 +150,8 @@ def fit(
         (params, optimizer_state, skipped), _ = jax.lax.scan(
             update, (carry.params, carry.optimizer, carry.skipped), steps
         )
-        train_nll, validation_nll = loss(params, train), loss(params, held_out)
+        nll = negative_log_likelihood(policy, params, observations, actions)
+        train_nll, validation_nll = jnp.mean(nll[train]), jnp.mean(nll[held_out])
         better = validation_nll < carry.best_validation  # false for NaN
         counts = validation_nll < carry.reference - settings.tolerance
         return _Carry(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
@@ -15,6 +15,7 @@ Info = dict[str, Float[Array, "..."]]
 Policy = Callable[[Params, Observation], tuple[Float[Array, "a"], Float[Array, "a a"], Info]]
 
 
+@runtime_checkable
 class Environment(Protocol):
     """The part of a gymnax environment that rollouts use. It must be hashable: it is a static argument."""
 

@@ -88,7 +88,7 @@ def run_experiment(config: Config, task: Task, run: RunDirectory, client: Client
             "steps": demonstration.steps,
             "test": _demonstrator(task),
         },
-        "rounds": [_round(entry, entry.number == best) for entry in done],
+        "rounds": [_round(entry) for entry in done],
         "rl": [],
         "resources": {
             "llm_calls": spent.calls,
@@ -145,7 +145,7 @@ def _best(done: list[Round], task: Task) -> int | None:
     return done[ranked.index(max(ranked))].number
 
 
-def _round(entry: Round, accepted: bool) -> dict[str, Any]:
+def _round(entry: Round) -> dict[str, Any]:
     found, chosen = entry.evaluation, entry.evaluation["chosen"]
     return {
         "round": entry.number,
@@ -155,7 +155,7 @@ def _round(entry: Round, accepted: bool) -> dict[str, Any]:
         "validation": found["validation"],
         "nll": {"train": entry.fit["train_nll"][chosen], "validation": entry.fit["validation_nll"][chosen]},
         "decision": entry.decision,
-        "accepted": accepted,
+        "accepted": True,  # every revision is, as in the paper
         "parameters": entry.check["parameters"],
         "regenerations": entry.regenerations,
         "analyses": entry.analyses,

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from string import Template
+from typing import Any
 
 from envs.base import Column, Schema
 from jaxrefine.llm import Message
 from jaxrefine.task import Task
+
+_PREFIXES = ("obs_", "next_obs_", "latent_", "weight_", "action_mean_", "action_")
 
 
 @cache
@@ -60,13 +63,38 @@ def specification(task: Task) -> str:
     )
 
 
-def bullet_list(names: Iterable[str]) -> str:
-    """One name a line."""
-    return "\n".join(f"- {name}" for name in names)
+def column_list(names: Sequence[str]) -> str:
+    """The header of a table, one line for each kind of column."""
+    kinds: dict[str, list[str]] = {}
+    for name in names:
+        kinds.setdefault(next((prefix for prefix in _PREFIXES if name.startswith(prefix)), ""), []).append(name)
+    observed = [name.removeprefix("obs_") for name in kinds.get("obs_", [])]
+    lines = []
+    for prefix, columns in kinds.items():
+        if prefix == "next_obs_" and [name.removeprefix(prefix) for name in columns] == observed:
+            lines.append("- next_obs_*: the same names as obs_*, one step later")
+        else:
+            lines.append(f"- {', '.join(columns)}")
+    return "\n".join(lines)
 
 
 def _inputs(schema: Schema) -> str:
-    return "\n".join(_line(f"{c.key}[{', '.join(map(str, c.index))}]", c) for c in schema.observation)
+    """The observation's columns; those that differ in their first index alone share a line."""
+    groups: dict[tuple[Any, ...], list[Column]] = {}
+    for column in schema.observation:
+        key = (column.key, column.index[1:], column.unit, column.meaning)
+        groups.setdefault(key if len(column.index) > 1 else (column.name,), []).append(column)
+    lines = []
+    for columns in groups.values():
+        first, last = columns[0], columns[-1]
+        rest = "".join(f", {i}" for i in first.index[1:])
+        numbers = [column.index[0] for column in columns]
+        if len(columns) > 1 and numbers == list(range(numbers[0], numbers[-1] + 1)):
+            place, names = f"{first.key}[i{rest}]", f"{first.name} ... {last.name}"
+            lines.append(_line(f"{place}`, i = {numbers[0]} ... {numbers[-1]}, `{names}", first, name=""))
+        else:
+            lines += [_line(f"{c.key}[{', '.join(map(str, c.index))}]", c) for c in columns]
+    return "\n".join(lines)
 
 
 def _outputs(schema: Schema) -> str:
@@ -74,7 +102,8 @@ def _outputs(schema: Schema) -> str:
     return "\n".join(lines) + "\n\nActions are clipped to these ranges after they have been sampled."
 
 
-def _line(place: str, column: Column, bounds: bool = False) -> str:
+def _line(place: str, column: Column, *, name: str | None = None, bounds: bool = False) -> str:
+    called = f" {column.name}" if name is None else name
     unit = f" [{column.unit}]" if column.unit else ""
     span = f" in [{column.low:g}, {column.high:g}]" if bounds else ""
-    return f"- `{place}` {column.name}{span}{unit}: {column.meaning}"
+    return f"- `{place}`{called}{span}{unit}: {column.meaning}"

@@ -58,7 +58,10 @@ def _decide(rounds: Rounds, current: Round) -> tuple[Decision, str]:
                     f"round {current.number} has no decision: the reply could not be used, nor its repair: {second}"
                 )
                 raise RoundFailedError(problem) from second
-        if decision.kind != "analysis":
+        name = f"round_{current.number}/decision" + (f"_{attempt}" if attempt else "")
+        kind = decision.kind
+        rounds.run.step(name, lambda kind=kind: {"decision": kind, "line": kind}, label="decision")
+        if kind != "analysis":
             return decision, reply
         if attempt < rounds.config.refine.more_analyses:
             analyses = rounds.run_analyses(current, reply, request, analyses)

@@ -8,7 +8,7 @@ from typing import Any
 from jaxrefine.analysis import Limits, check_analysis, run_analysis
 from jaxrefine.config import Config
 from jaxrefine.methods.conversation import Conversation
-from jaxrefine.methods.prompting import bullet_list
+from jaxrefine.methods.prompting import column_list
 from jaxrefine.methods.replies import ReplyError, find_analyses, find_program
 from jaxrefine.run import RunDirectory
 from jaxrefine.task import Task
@@ -131,7 +131,7 @@ class Rounds:
                 found = self.worker.fit(source, self.config.seeds, folder)
             except ProgramError as error:
                 return {"problem": str(error), "line": f"failed: {error}"}
-            self.run.write_json(f"round_{current.number}/fit.json", found)
+            self.run.write_json(f"round_{current.number}/fit.json", found["curves"])
             best = min(value for value in found["validation_nll"] if value is not None)
             return {key: value for key, value in found.items() if key != "curves"} | {
                 "line": f"{self.config.seeds} seeds, best validation NLL {best:.3f} nats a step"
@@ -169,7 +169,7 @@ class Rounds:
             "diagnose",
             current.number,
             program=current.source.strip(),
-            columns=bullet_list(current.check["columns"]),
+            columns=column_list(current.check["columns"]),
             **self.table_facts(),
         )
 
@@ -222,7 +222,7 @@ class Rounds:
                 break
             current.regenerations += 1
             if code:
-                columns = bullet_list(current.check["columns"])
+                columns = column_list(current.check["columns"])
                 fields = {"columns": columns, "code": code.strip(), "problem": problem}
                 reply, _ = self.conversation.ask("repair_analysis", current.number, **fields)
             else:

@@ -121,7 +121,7 @@ class Worker:
         Writes ``initial_weights.npz`` and ``fits.npz`` (every array stacked over seeds) into ``folder``.
 
         Returns:
-            ``{"train_nll": [...], "validation_nll": [...], "updates": [...], "skipped": [...], "curves": {"updates":
+            ``{"train_nll": [...], "validation_nll": [...], "updates": [...], "skipped": [...], "curves": {"steps":
             [...], "train": [[...]], "validation": [[...]]}}``, lists over seeds.
 
         Raises:
@@ -150,7 +150,7 @@ class Worker:
             "updates": _plain(result.updates),
             "skipped": _plain(result.skipped),
             "curves": {
-                "updates": looks.tolist(),
+                "steps": looks.tolist(),
                 "train": _plain(result.train_nll),
                 "validation": _plain(result.validation_nll),
             },

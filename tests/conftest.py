@@ -1,0 +1,15 @@
+"""What every test shares: the compilation cache, and shapes checked against the signatures."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+# before anything imports JAX, and for the processes that tests start
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path.home() / ".cache" / "jaxrefine-tests" / "xla"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+from jaxtyping import install_import_hook
+
+install_import_hook(["jaxrefine.learn", "jaxrefine.policy", "envs"], "beartype.beartype")
