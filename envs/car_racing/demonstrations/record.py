@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import shlex
 import sys
 from collections import deque
 from collections.abc import Sequence
@@ -194,6 +195,9 @@ def linear_r_squared(episode: Episode) -> dict[str, float]:
 def provenance(name: str, seed: int, note: str, episode: Episode, out: Path, env: Any) -> dict[str, Any]:
     """Where the demonstration comes from and how good its driver is; drives the ten test tracks for it."""
     style, description = DRIVERS[name]
+    module = "envs.car_racing.demonstrations.record"
+    command = ["python", "-m", module, "--driver", name, "--seed", str(seed), "--out", out.name]
+    command += ["--note", note] if note else []
     env.reset(seed=seed)
     nodes = len(env.track)
     own = [drive(name, test_seed, env) for test_seed in TEST_SEEDS]
@@ -220,7 +224,7 @@ def provenance(name: str, seed: int, note: str, episode: Episode, out: Path, env
             "n": len(returns),
         },
         "date": date.today().isoformat(),
-        "command": f"python -m envs.car_racing.demonstrations.record --driver {name} --seed {seed} --out {out.name}",
+        "command": shlex.join(command),
     }
 
 
@@ -234,6 +238,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.out.suffix not in {".parquet", ".csv"}:
         parser.error(f"--out {options.out}: give it the ending .parquet or .csv")
+    if not options.out.parent.is_dir():
+        parser.error(f"--out {options.out}: there is no folder {options.out.parent}; make it first")
     try:
         env = make_reference()
         episode = drive(options.driver, options.seed, env)

@@ -1,0 +1,321 @@
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from envs.car_racing import reference
+from envs.car_racing.demonstrations import record
+from envs.car_racing.schema import SCHEMA
+
+DEMONSTRATION = Path(record.__file__).parent / "human_like.parquet"
+FORWARD = np.array([0.0, 0.8, 0.0], np.float32)
+
+
+@pytest.fixture(scope="module")
+def env():
+    return reference.make_reference()
+
+
+@pytest.fixture(scope="module")
+def demonstration():
+    return pd.read_parquet(DEMONSTRATION)
+
+
+@pytest.fixture(scope="module")
+def provenance():
+    return json.loads(DEMONSTRATION.with_suffix(".json").read_text())
+
+
+def straight_road(n: int = 40, spacing: float = 3.5) -> reference.Nodes:
+    """A road along the world's y axis, which is where a hull of angle 0 points."""
+    position = np.stack([np.zeros(n), spacing * np.arange(n)], axis=1)
+    return reference.Nodes(position, np.zeros(n), np.arange(n) % 5 == 0)
+
+
+def circle(n: int = 64, radius: float = 40.0) -> reference.Nodes:
+    """A loop driven counter-clockwise, that is, always turning left; node 0 is at (radius, 0)."""
+    turn = 2 * np.pi * np.arange(n) / n
+    return reference.Nodes(radius * np.stack([np.cos(turn), np.sin(turn)], axis=1), turn, np.zeros(n, bool))
+
+
+def test_a_car_left_of_the_centre_line_sees_the_tiles_to_its_right():
+    tiles = reference.tiles_ahead(straight_road(), np.array([-2.0, 7.0]), 0.0)
+    assert tiles.dtype == np.float32
+    np.testing.assert_allclose(tiles[:, 0], 2.0 * 0.03, rtol=1e-6)
+    np.testing.assert_allclose(tiles[:, 1], 3.5 * np.arange(12) * 0.03, atol=1e-6)
+    np.testing.assert_array_equal(tiles[:, 2], 0)
+    np.testing.assert_array_equal(tiles[:, 3], np.arange(2, 14) % 5 == 0)
+
+
+def test_a_road_that_turns_left_has_positive_theta_and_goes_to_negative_x():
+    tiles = reference.tiles_ahead(circle(), np.array([40.0, 0.0]), 0.0)
+    np.testing.assert_allclose(tiles[:, 2], 2 * np.arange(12) / 64, atol=1e-6)
+    assert (np.diff(tiles[:, 0]) < 0).all()
+    assert tiles[0, 0] == 0
+
+
+def test_a_car_that_points_left_of_the_road_has_negative_theta():
+    tiles = reference.tiles_ahead(straight_road(), np.array([0.0, 7.0]), 0.25)
+    np.testing.assert_allclose(tiles[:, 2], -0.25 / np.pi, rtol=1e-6)
+    assert tiles[5, 0] > 0
+
+
+@pytest.mark.parametrize(
+    ("forward", "first"),
+    [(7.0, 7.0), (6.9, 7.0), (7.1, 10.5), (5.3, 7.0), (5.2, 7.0), (8.7, 10.5), (8.8, 10.5)],
+)
+def test_the_first_tile_is_the_nearest_or_the_next_when_that_is_behind(forward, first):
+    tiles = reference.tiles_ahead(straight_road(), np.array([0.5, forward]), 0.0)
+    assert tiles[0, 1] == pytest.approx((first - forward) * 0.03, abs=1e-6)
+
+
+def test_a_car_against_the_traffic_takes_the_next_of_the_road_not_of_its_view():
+    tiles = reference.tiles_ahead(straight_road(), np.array([0.0, 7.1]), math.pi)
+    # node 2 is nearest and, for a car turned round, ahead of it
+    assert tiles[0, 1] == pytest.approx(0.1 * 0.03, abs=1e-6)
+    assert (tiles[1:, 1] < 0).all()
+    np.testing.assert_allclose(np.abs(tiles[:, 2]), 1.0, rtol=1e-6)
+
+
+def test_the_tiles_wrap_round_the_loop():
+    road = circle()
+    at_node_60 = reference.tiles_ahead(road, road.position[60], road.heading[60])
+    at_node_20 = reference.tiles_ahead(road, road.position[20], road.heading[20])
+    np.testing.assert_allclose(at_node_60, at_node_20, atol=1e-6)
+    behind_the_last = reference.tiles_ahead(road, road.position[63] * np.array([1.0, 0.9]), 0.0)
+    # node 0 follows node 63, which the car has just passed
+    assert behind_the_last[0, 1] == pytest.approx(0.9 * 40 * math.sin(2 * math.pi / 64) * 0.03, abs=1e-6)
+    assert behind_the_last[0, 2] == 0
+
+
+@pytest.mark.parametrize("turns", [-2, -1, 1, 3])
+def test_whole_turns_of_the_hull_change_nothing(turns):
+    road = circle()
+    expected = reference.tiles_ahead(road, np.array([37.0, 9.0]), 0.3)
+    turned = reference.tiles_ahead(road, np.array([37.0, 9.0]), 0.3 + 2 * np.pi * turns)
+    np.testing.assert_allclose(turned, expected, atol=1e-6)
+
+
+def test_half_a_turn_is_plus_one():
+    road = reference.Nodes(straight_road().position, np.full(40, math.pi), np.zeros(40, bool))
+    np.testing.assert_array_equal(reference.tiles_ahead(road, np.zeros(2), 0.0)[:, 2], 1.0)
+    np.testing.assert_array_equal(reference.tiles_ahead(road, np.zeros(2), 2 * math.pi)[:, 2], 1.0)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    rotation=st.floats(-3.0, 3.0),
+    shift=st.tuples(st.floats(-100, 100), st.floats(-100, 100)),
+    pose=st.tuples(st.floats(30, 50), st.floats(-0.04, 0.04), st.floats(-1, 1)),
+)
+def test_what_is_seen_does_not_depend_on_where_the_world_lies(rotation, shift, pose):
+    road = circle()
+    radius, turn, angle = pose
+    position = radius * np.array([math.cos(turn), math.sin(turn)])
+    cos, sin = math.cos(rotation), math.sin(rotation)
+    matrix = np.array([[cos, -sin], [sin, cos]])
+    moved = reference.Nodes(road.position @ matrix.T + shift, road.heading + rotation, road.border)
+    expected = reference.tiles_ahead(road, position, angle)
+    if abs(expected[0, 1]) < 1e-3 or abs(expected[:, 2]).max() > 0.999:
+        return
+    seen = reference.tiles_ahead(moved, matrix @ position + shift, angle + rotation)
+    np.testing.assert_allclose(seen, expected, atol=1e-5)
+
+
+def test_the_edge_of_the_road_is_at_two_tenths():
+    from gymnasium.envs.box2d.car_racing import TRACK_WIDTH
+
+    assert pytest.approx(0.2) == TRACK_WIDTH * reference.LENGTH_SCALE
+
+
+def test_a_car_placed_beside_a_known_node_of_a_live_track(env):
+    env.reset(seed=5)
+    _, beta, x, y = env.track[100]
+    env.car.hull.position = (x - 3 * math.cos(beta), y - 3 * math.sin(beta))
+    env.car.hull.angle = beta - 0.2
+    tiles = reference.reference_observation(env)["tiles"]
+    # 3 m left of the node, then turned 0.2 rad to the right: the node is ahead
+    assert tiles[0, 0] == pytest.approx(3 * math.cos(0.2) * 0.03, abs=1e-5)
+    assert tiles[0, 1] == pytest.approx(3 * math.sin(0.2) * 0.03, abs=1e-5)
+    assert tiles[0, 2] == pytest.approx(0.2 / math.pi, abs=1e-6)
+
+
+def test_indicators_are_scaled_as_the_schema_says(env):
+    env.reset(seed=5)
+    hull, wheels = env.car.hull, env.car.wheels
+    hull.linearVelocity = (30.0, -40.0)
+    hull.angularVelocity = -2.5
+    wheels[0].angle = hull.angle + 0.25
+    wheels[1].angle = hull.angle - 0.1
+    for i, wheel in enumerate(wheels):
+        wheel.omega = 10.0 * (i + 1)
+    indicators = reference.reference_observation(env)["indicators"]
+    np.testing.assert_allclose(indicators, [0.5, 0.25 / np.pi, -0.25, 0.05, 0.1, 0.15, 0.2], rtol=1e-5)
+    assert indicators.dtype == np.float32
+
+
+def test_wheels_are_ordered_front_left_front_right_rear_left_rear_right(env):
+    env.reset(seed=5)
+    places = [env.car.hull.GetLocalPoint(wheel.position) for wheel in env.car.wheels]
+    assert [(p[0] < 0, p[1] > 0) for p in places] == [(True, True), (False, True), (True, False), (False, False)]
+
+
+def test_positive_steer_turns_right(env):
+    def policy(observation):
+        return np.array([1.0, 0.3, 0.0])
+
+    indicators = reference.run_episode(policy, seed=5, max_steps=30, env=env).observations["indicators"]
+    assert indicators[-1, 1] < 0
+    assert indicators[-1, 2] < 0
+
+
+@pytest.mark.parametrize("seed", range(0, 40, 4))
+def test_kerbs_are_where_the_rule_puts_them(env, seed):
+    env.reset(seed=seed)
+    nodes = reference.track_nodes(env)
+    heading, n = nodes.heading, len(nodes.heading)
+    # sharp and to one side over four nodes; then marked on those four, in place, as the original does
+    bend = heading - np.roll(heading, 1)
+    border = []
+    for i in range(n):
+        four = bend[[i - k for k in range(4)]]
+        sharp = bool((np.abs(four) > 0.31 * 0.2).all())
+        border.append(sharp and len(set(np.sign(four))) == 1)
+    for i in range(n):
+        for k in range(4):
+            border[i - k] |= border[i]
+    np.testing.assert_array_equal(nodes.border, border)
+    assert 0 < nodes.border.sum() < n
+
+
+def test_actions_are_clipped_before_they_are_sent_and_recorded(env):
+    wild = reference.run_episode(lambda o: [-3.0, 7.0, -1.0], seed=5, max_steps=40, env=env)
+    tame = reference.run_episode(lambda o: [-1.0, 1.0, 0.0], seed=5, max_steps=40, env=env)
+    np.testing.assert_array_equal(wild.actions, np.tile(np.array([-1, 1, 0], np.float32), (40, 1)))
+    np.testing.assert_array_equal(wild.observations["tiles"], tame.observations["tiles"])
+    assert wild.steps == 40
+    assert not wild.terminated
+
+
+def test_the_return_is_what_gymnasium_paid(env):
+    import gymnasium
+
+    episode = reference.run_episode(lambda o: FORWARD, seed=5, max_steps=60, env=env)
+    plain = gymnasium.make("CarRacing-v3").unwrapped
+    plain._render = lambda mode: None
+    plain.reset(seed=5)
+    paid = [plain.step(FORWARD)[1] for _ in range(60)]
+    np.testing.assert_array_equal(episode.rewards, paid)
+    assert episode.total == pytest.approx(sum(paid))
+
+
+def test_leaving_the_playfield_ends_the_episode(env):
+    episode = reference.run_episode(lambda o: FORWARD, seed=5, env=env)
+    assert episode.terminated
+    assert episode.steps < reference.MAX_STEPS
+    assert episode.rewards[-1] == -100
+
+
+@pytest.mark.parametrize("action", [[0.0, 1.0], [math.nan, 0.0, 0.0]])
+def test_a_policy_that_gives_no_action_is_told(env, action):
+    with pytest.raises(ValueError, match="three finite numbers"):
+        reference.run_episode(lambda o: action, seed=5, env=env)
+
+
+def test_rendering_is_left_out_unless_asked_for(env):
+    assert env.reset(seed=5)[0] is None
+    drawing = reference.make_reference(render=True)
+    assert drawing.reset(seed=5)[0].shape == (96, 96, 3)
+    assert drawing.render().shape == (400, 600, 3)
+    drawing.close()
+
+
+def test_without_gymnasium_the_message_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "gymnasium", None)
+    with pytest.raises(ImportError, match=r"jaxrefine\[test\]"):
+        reference.make_reference()
+
+
+def test_the_demonstration_has_the_schemas_columns_and_ranges(demonstration, provenance):
+    observed = [f"obs_{c.name}" for c in SCHEMA.observation]
+    acted = [f"action_{c.name}" for c in SCHEMA.action]
+    assert list(demonstration.columns) == ["t", *observed, *acted, "reward"]
+    assert set(demonstration.dtypes) == {np.dtype(np.float32)}
+    assert np.isfinite(demonstration.to_numpy()).all()
+    np.testing.assert_array_equal(demonstration["t"], np.arange(provenance["steps"]))
+    for column in SCHEMA.action:
+        values = demonstration[f"action_{column.name}"]
+        assert values.min() >= column.low
+        assert values.max() <= column.high
+        assert values.std() > 0.05
+    for name in ("tile00_x", "tile05_y", "tile05_theta", "speed"):
+        assert demonstration[f"obs_{name}"].std() > 0.01
+
+
+def test_the_demonstration_replays_in_the_reference(env, demonstration, provenance):
+    actions = iter(demonstration[[f"action_{c.name}" for c in SCHEMA.action]].to_numpy())
+    episode = reference.run_episode(
+        lambda o: next(actions), provenance["track_seed"], max_steps=len(demonstration), env=env
+    )
+    replayed = record.to_table(episode)
+    assert episode.terminated == provenance["terminated"]
+    # equal bit for bit where it was recorded; another processor's sine may round differently
+    pd.testing.assert_frame_equal(replayed, demonstration, rtol=0, atol=1e-5)
+
+
+def test_the_demonstration_is_good_and_no_test_track(demonstration, provenance):
+    assert demonstration["reward"].sum() == pytest.approx(provenance["return"], abs=1e-2)
+    assert provenance["return"] >= 850
+    assert 0 <= provenance["track_seed"] < 100
+    own = provenance["own_returns"]
+    assert [entry["seed"] for entry in own["per_episode"]] == list(range(1000, 1010))
+    values = [entry["value"] for entry in own["per_episode"]]
+    assert own["mean"] == pytest.approx(np.mean(values), abs=1e-3)
+    assert own["std"] == pytest.approx(np.std(values), abs=1e-3)
+    assert own["std_sample"] == pytest.approx(np.std(values, ddof=1), abs=1e-3)
+
+
+def test_steering_follows_what_is_seen_but_is_no_function_of_it(demonstration, provenance):
+    tiles = demonstration[[c for c in demonstration if c.startswith("obs_tile")]].to_numpy(np.float64)
+    inputs = np.column_stack([tiles, np.ones(len(tiles))])
+    steer = demonstration["action_steer"].to_numpy(np.float64)
+    residual = steer - inputs @ np.linalg.lstsq(inputs, steer, rcond=None)[0]
+    explained = 1 - residual.var() / steer.var()
+    assert explained == pytest.approx(provenance["linear_r_squared_on_tiles"]["steer"], abs=2e-3)
+    assert 0.6 < explained < 0.95
+
+
+def test_the_recorder_makes_the_demonstration_again(tmp_path, monkeypatch, demonstration, provenance, capsys):
+    monkeypatch.setattr(record, "TEST_SEEDS", range(1008, 1010))
+    out = tmp_path / "again.csv"
+    assert record.main(["--driver", "human_like", "--seed", str(provenance["track_seed"]), "--out", str(out)]) == 0
+    again = pd.read_csv(out, dtype=np.float32)
+    # closed-loop driving lets a difference in rounding grow, on a machine that rounds differently
+    pd.testing.assert_frame_equal(again[:300], demonstration[:300], rtol=0, atol=1e-3)
+    assert again["reward"].sum() == pytest.approx(provenance["return"], abs=10)
+    about = json.loads(out.with_suffix(".json").read_text())
+    expected = np.mean([entry["value"] for entry in provenance["own_returns"]["per_episode"][8:]])
+    assert about["own_returns"]["mean"] == pytest.approx(expected, abs=10)
+    assert "return" in capsys.readouterr().out
+
+
+def test_the_recorder_refuses_other_formats(tmp_path, capsys):
+    with pytest.raises(SystemExit) as stop:
+        record.main(["--seed", "6", "--out", str(tmp_path / "demonstration.npz")])
+    assert stop.value.code == 2
+    assert ".parquet or .csv" in capsys.readouterr().err
+
+
+def test_the_recorder_says_when_there_is_no_such_folder(tmp_path, capsys):
+    with pytest.raises(SystemExit) as stop:
+        record.main(["--seed", "6", "--out", str(tmp_path / "nowhere" / "demonstration.csv")])
+    assert stop.value.code == 2
+    assert "there is no folder" in capsys.readouterr().err
