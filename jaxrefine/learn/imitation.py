@@ -26,9 +26,9 @@ class FitSettings:
         validation_fraction: share of the demonstration held out, in whole blocks of ``block`` steps, because
             neighbouring steps are nearly copies of each other.
         block: length of such a block, steps.
-        check_every: updates between two looks at the validation loss.
+        check_every: updates between two looks at the losses.
         patience: updates without an improvement of ``tolerance`` after which a fit has converged.
-        tolerance: the smallest improvement of validation loss that counts, nats.
+        tolerance: the smallest improvement of training loss that counts, nats.
     """
 
     learning_rate: float = 0.03
@@ -45,7 +45,8 @@ class FitSettings:
 class Fit:
     """One fit. ``train_nll`` and ``validation_nll`` are NaN after it converged.
 
-    The parameters are those of the look with the smallest validation loss.
+    The parameters are those of the look with the smallest training loss: Adam's last step is a noisy one, and a program
+    of a few dozen parameters has no use for early stopping. The validation loss is only reported.
     """
 
     params: Params
@@ -118,7 +119,7 @@ def fit(
 
     Returns:
         The fit. An update whose gradient is not finite is skipped and counted, never applied; if the loss is never
-        finite, ``best_validation_nll`` is infinite.
+        finite, ``best_train_nll`` is infinite.
     """
     n = actions.shape[0]
     split_key, batch_key = jax.random.split(key)
@@ -152,15 +153,15 @@ def fit(
         )
         nll = negative_log_likelihood(policy, params, observations, actions)
         train_nll, validation_nll = jnp.mean(nll[train]), jnp.mean(nll[held_out])
-        better = validation_nll < carry.best_validation  # false for NaN
-        counts = validation_nll < carry.reference - settings.tolerance
+        better = train_nll < carry.best_train  # false for NaN
+        counts = train_nll < carry.reference - settings.tolerance
         return _Carry(
             params=params,
             optimizer=optimizer_state,
             best=jax.tree.map(lambda a, b: jnp.where(better, a, b), params, carry.best),
             best_train=jnp.where(better, train_nll, carry.best_train),
             best_validation=jnp.where(better, validation_nll, carry.best_validation),
-            reference=jnp.where(counts, validation_nll, carry.reference),
+            reference=jnp.where(counts, train_nll, carry.reference),
             since=jnp.where(counts, 0, carry.since + settings.check_every),
             look=carry.look + 1,
             skipped=skipped,

@@ -174,8 +174,13 @@ def _demonstrated(task: Task) -> float | None:
 
 def _demonstrator(task: Task) -> dict[str, Any] | None:
     """The demonstrator's own results on the test episodes, where the demonstration's provenance holds them."""
-    values = task.demonstration.provenance.get("test_values")
-    return None if not values else asdict(describe(values)) | {"over": "episodes"}
+    own = task.demonstration.provenance.get("own_results")
+    if own is None:
+        return None
+    values = {entry["seed"]: float(entry["value"]) for entry in own["per_episode"]}
+    return asdict(describe([values[seed] for seed in task.protocol.test_seeds if seed in values])) | {
+        "over": "episodes"
+    }
 
 
 def _version(name: str) -> str:

@@ -132,9 +132,10 @@ class Rounds:
             except ProgramError as error:
                 return {"problem": str(error), "line": f"failed: {error}"}
             self.run.write_json(f"round_{current.number}/fit.json", found["curves"])
-            best = min(value for value in found["validation_nll"] if value is not None)
+            nll = [value for value in found["validation_nll"] if value is not None]
+            spread = f"{min(nll):.3f} ... {max(nll):.3f}" if nll else "not finite"
             return {key: value for key, value in found.items() if key != "curves"} | {
-                "line": f"{self.config.seeds} seeds, best validation NLL {best:.3f} nats a step"
+                "line": f"{self.config.seeds} seeds, validation NLL {spread} nats a step"
             }
 
         result = self._step(current, "fit", fit, "fit to the demonstration", attempt)

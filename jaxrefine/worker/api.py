@@ -133,8 +133,7 @@ class Worker:
         result = fit_seeds(
             program.apply, program.initial, observations, jnp.asarray(demonstration.actions), keys, self.fit_settings
         )
-        validation = np.asarray(result.best_validation_nll)
-        if not np.isfinite(validation).any():
+        if not np.isfinite(np.asarray(result.best_train_nll)).any():
             raise ProgramError(
                 "Imitation learning failed: the likelihood of the demonstration's actions was not finite at any "
                 "update. Look for a variance that can shrink to nothing, a division by zero, or a parameter that runs "
@@ -146,7 +145,7 @@ class Worker:
         looks = (1 + np.arange(result.train_nll.shape[1])) * every
         return {
             "train_nll": _plain(result.best_train_nll),
-            "validation_nll": _plain(validation),
+            "validation_nll": _plain(result.best_validation_nll),
             "updates": _plain(result.updates),
             "skipped": _plain(result.skipped),
             "curves": {
