@@ -1,0 +1,228 @@
+"""Does a program that was fitted and scored in our Car Racing score the same in Gymnasium itself?
+
+    python -m bench.gymnasium_bridge runs/some-run
+    python -m bench.gymnasium_bridge runs/some-run --round 0 --json parity.json
+
+drives a round's policy, with the mean action, on the test tracks of Gymnasium's CarRacing-v3, and prints each
+return beside the one that the run recorded in its ``evaluation.parquet``. Exit status: 0 when the two means agree
+within the tolerance, 1 when they do not, 2 when the comparison could not be made.
+
+It needs `jaxrefine[test]`. Like the run itself it executes the model-written program, so use it on runs you made.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import zipfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pandas as pd
+
+from envs.car_racing.reference import make_reference, reference_versions, run_episode
+from envs.car_racing.schema import SCHEMA
+from jaxrefine import task as tasks
+from jaxrefine.errors import UserError
+from jaxrefine.policy.program import PolicySpec, load_program
+from jaxrefine.policy.source import ProgramError
+
+Act = Callable[[dict[str, np.ndarray]], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One track: what the run recorded, and what Gymnasium says."""
+
+    seed: int
+    recorded: float
+    recorded_steps: int
+    gymnasium: float
+    gymnasium_steps: int
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A round's policy in both environments."""
+
+    run: str
+    round: int
+    rows: tuple[Row, ...]
+
+    @property
+    def recorded_mean(self) -> float:
+        """Mean return over the tracks, as the run recorded it."""
+        return float(np.mean([row.recorded for row in self.rows]))
+
+    @property
+    def gymnasium_mean(self) -> float:
+        """Mean return over the same tracks in Gymnasium."""
+        return float(np.mean([row.gymnasium for row in self.rows]))
+
+    @property
+    def difference(self) -> float:
+        """Of the means, Gymnasium's against the recorded one, per cent."""
+        if self.recorded_mean == 0:
+            return 0.0 if self.gymnasium_mean == 0 else float("inf")
+        return 100 * (self.gymnasium_mean - self.recorded_mean) / abs(self.recorded_mean)
+
+
+def compare(run: Path, number: int | None = None) -> Comparison:
+    """Drive a round of a run in Gymnasium over the tracks on which the run evaluated it.
+
+    Args:
+        run: the run directory.
+        number: the round; the run's best when absent.
+
+    Raises:
+        UserError: the run is not one of Car Racing, or lacks what is needed; the message says what.
+        ImportError: Gymnasium, Box2D or pygame is missing.
+    """
+    summary = _summary(run)
+    if summary.get("task") != "car_racing":
+        raise UserError(f"{run} is a run of {summary.get('task')!r}; this bench is for car_racing")
+    if number is None:
+        number = summary.get("best_round")
+        if number is None:
+            raise UserError(f"{run / 'summary.json'} names no best round; choose one with --round")
+    folder = run / f"round_{number}"
+    recorded = _recorded(folder, _chosen_fit(summary, number, run))
+    act = load_policy(folder)
+    env = make_reference()
+    limit = tasks.get("car_racing").protocol.steps
+    rows = []
+    for seed, value, steps in recorded:
+        episode = run_episode(act, seed, max_steps=limit, env=env)
+        rows.append(Row(seed, value, steps, episode.total, episode.steps))
+    return Comparison(str(run), int(number), tuple(rows))
+
+
+def load_policy(folder: Path) -> Act:
+    """The mean action of the policy in ``folder``: ``policy.py`` with the parameters of ``weights.npz``.
+
+    Raises:
+        UserError: a file is missing or unreadable, or the two do not belong together.
+    """
+    source = _read_text(folder / "policy.py")
+    # from the schema itself, because a task's own would build the environment in JAX, which is not needed here
+    shapes = tuple(SCHEMA.observation_shapes.items())
+    spec = PolicySpec(tasks.get("car_racing").class_name, shapes, SCHEMA.action_size)
+    try:
+        program = load_program(source, spec)
+    except ProgramError as error:
+        raise UserError(f"{folder / 'policy.py'} is no policy program: {error}") from error
+    params = _weights(folder / "weights.npz")
+    for name in sorted(set(program.initial) ^ set(params)):
+        where = "policy.py has" if name in program.initial else "weights.npz has"
+        raise UserError(f"in {folder}, only {where} the parameter {name!r}: the two are not of the same fit")
+
+    @jax.jit
+    def mean_action(observation: dict[str, jax.Array]) -> jax.Array:
+        mean, _, _ = program.apply(params, observation)
+        return mean
+
+    return lambda observation: np.asarray(mean_action(dict(observation)))
+
+
+def _summary(run: Path) -> dict[str, Any]:
+    path = run / "summary.json"
+    try:
+        summary = json.loads(_read_text(path))
+    except json.JSONDecodeError as error:
+        raise UserError(f"{path} is not JSON: {error}") from error
+    if not isinstance(summary, dict):
+        raise UserError(f"{path} is not a run's summary")
+    return summary
+
+
+def _chosen_fit(summary: dict[str, Any], number: int, run: Path) -> int:
+    """Which of the round's fits became its ``weights.npz``."""
+    for entry in summary.get("rounds", []):
+        if entry["round"] == number:
+            return int(entry["fit_seeds"]["chosen"])
+    known = ", ".join(str(entry["round"]) for entry in summary.get("rounds", [])) or "none"
+    raise UserError(f"{run} has no round {number} that was evaluated; it has: {known}")
+
+
+def _recorded(folder: Path, fit: int) -> list[tuple[int, float, int]]:
+    """(track seed, return, steps) of a fit's test episodes."""
+    path = folder / "evaluation.parquet"
+    try:
+        table = pd.read_parquet(path)
+        rows = table[table["fit_seed"] == fit].sort_values("seed")
+        columns = (rows["seed"].astype(int), rows["value"].astype(float), rows["steps"].astype(int))
+        recorded = list(zip(*(column.tolist() for column in columns), strict=True))
+    except (OSError, ValueError, KeyError, AttributeError) as error:
+        raise UserError(f"{path} cannot be read as a round's evaluation: {error}") from error
+    if not recorded:
+        raise UserError(f"{path} holds no episode of fit {fit}, which the summary names as the round's")
+    return recorded
+
+
+def _weights(path: Path) -> dict[str, jax.Array]:
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return {name: jax.numpy.asarray(arrays[name]) for name in arrays.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise UserError(f"the parameters in {path} cannot be read: {error}") from error
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} cannot be read ({error}); give the directory of a finished run") from error
+
+
+def _print(comparison: Comparison) -> None:
+    print(f"{comparison.run}, round {comparison.round}: mean action, one episode a track")
+    print(f"{'track':>6} {'recorded':>10} {'steps':>6} {'gymnasium':>10} {'steps':>6} {'difference':>11}")
+    for r in comparison.rows:
+        print(
+            f"{r.seed:>6} {r.recorded:>10.2f} {r.recorded_steps:>6} {r.gymnasium:>10.2f} {r.gymnasium_steps:>6} "
+            f"{r.gymnasium - r.recorded:>+11.2f}"
+        )
+    print(
+        f"{'mean':>6} {comparison.recorded_mean:>10.2f} {'':>6} {comparison.gymnasium_mean:>10.2f} {'':>6} "
+        f"{comparison.difference:>+10.2f}%"
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Compare, print and perhaps write; returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path, help="the run directory")
+    parser.add_argument("--round", type=int, help="the round; the run's best by default")
+    parser.add_argument("--tolerance", type=float, default=2.0, help="largest difference of the means, per cent")
+    parser.add_argument("--json", type=Path, help="write the comparison to this file as well")
+    options = parser.parse_args(arguments)
+    try:
+        comparison = compare(options.run, options.round)
+        agrees = abs(comparison.difference) <= options.tolerance
+        if options.json:
+            result = {
+                **asdict(comparison),
+                "recorded_mean": comparison.recorded_mean,
+                "gymnasium_mean": comparison.gymnasium_mean,
+                "difference_percent": comparison.difference,
+                "tolerance_percent": options.tolerance,
+                "agrees": agrees,
+                "reference": reference_versions(),
+            }
+            options.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    except (UserError, ImportError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    _print(comparison)
+    verdict = "agree" if agrees else "DISAGREE"
+    print(f"the means {verdict} within the tolerance of {options.tolerance:g}%")
+    return 0 if agrees else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
