@@ -33,6 +33,8 @@ _MAY_CHANGE = {
     "llm.path", "llm.base_url", "llm.api_key_env",
 }  # fmt: skip
 
+# what the jobs of this command came to; Hydra would print its own words about an exception
+_mistakes: list[UserError] = []
 _failures: list[str] = []
 
 
@@ -40,7 +42,12 @@ _failures: list[str] = []
 def _hydra_main(options: DictConfig) -> None:
     config = OmegaConf.to_object(options)
     assert isinstance(config, Config)
-    if (reason := execute(config)) is not None:
+    try:
+        reason = execute(config)
+    except UserError as error:
+        _mistakes.append(error)  # of several runs, the others go on
+        return
+    if reason is not None:
         _failures.append(reason)
 
 
@@ -133,10 +140,9 @@ def main() -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises instead of printing, and the messages below are ours
     try:
         _hydra_main()
-    except UserError as error:
-        _leave(str(error), 2)
     except (HydraException, OmegaConfBaseException) as error:
-        reasons = [str(error).strip()]
+        # a missing choice is followed by Hydra's search path, which helps nobody here
+        reasons = [str(error).split("Config search path:")[0].strip()]
         if isinstance(error.__cause__, OmegaConfBaseException):
             reasons.append(str(error.__cause__).strip())
         _leave("\n".join(reasons) + "\nsee python -m jaxrefine.main --help", 2)
@@ -145,6 +151,8 @@ def main() -> None:
     except Exception:
         traceback.print_exc()
         _leave("this is a defect of jaxrefine, not of your command; please report it with the traceback above", 1)
+    if _mistakes:
+        _leave("\njaxrefine: ".join(str(mistake) for mistake in _mistakes), 2)
     if _failures:
         _leave("\n".join(f"the run failed: {reason}" for reason in _failures), 1)
 
