@@ -84,6 +84,8 @@ def write_parquet(path: Path, chunks: Iterable[Mapping[str, np.ndarray]]) -> int
                 writer = writer or pq.ParquetWriter(temporary, table.schema, compression="zstd")
                 writer.write_table(table)
                 rows += table.num_rows
+            if writer is None:
+                raise ValueError("a table needs at least one chunk")
         finally:
             if writer is not None:
                 writer.close()

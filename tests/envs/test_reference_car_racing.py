@@ -275,7 +275,7 @@ def test_the_demonstration_is_good_and_no_test_track(demonstration, provenance):
     assert demonstration["reward"].sum() == pytest.approx(provenance["return"], abs=1e-2)
     assert provenance["return"] >= 850
     assert 0 <= provenance["track_seed"] < 100
-    own = provenance["own_returns"]
+    own = provenance["own_results"]
     assert [entry["seed"] for entry in own["per_episode"]] == list(range(1000, 1010))
     values = [entry["value"] for entry in own["per_episode"]]
     assert own["mean"] == pytest.approx(np.mean(values), abs=1e-3)
@@ -302,8 +302,8 @@ def test_the_recorder_makes_the_demonstration_again(tmp_path, monkeypatch, demon
     pd.testing.assert_frame_equal(again[:300], demonstration[:300], rtol=0, atol=1e-3)
     assert again["reward"].sum() == pytest.approx(provenance["return"], abs=10)
     about = json.loads(out.with_suffix(".json").read_text())
-    expected = np.mean([entry["value"] for entry in provenance["own_returns"]["per_episode"][8:]])
-    assert about["own_returns"]["mean"] == pytest.approx(expected, abs=10)
+    expected = np.mean([entry["value"] for entry in provenance["own_results"]["per_episode"][8:]])
+    assert about["own_results"]["mean"] == pytest.approx(expected, abs=10)
     assert "return" in capsys.readouterr().out
 
 

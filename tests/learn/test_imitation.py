@@ -37,7 +37,7 @@ def test_reported_losses_are_those_of_the_returned_parameters() -> None:
     nll = negative_log_likelihood(linear, found.params, FEATURES, ACTIONS)
     np.testing.assert_allclose(found.best_train_nll, nll[train].mean(), rtol=1e-5)
     np.testing.assert_allclose(found.best_validation_nll, nll[held_out].mean(), rtol=1e-5)
-    assert float(jnp.nanmin(found.validation_nll)) == pytest.approx(float(found.best_validation_nll))
+    assert float(jnp.nanmin(found.train_nll)) == pytest.approx(float(found.best_train_nll))
 
 
 def test_seeds_at_once_are_the_seeds_one_by_one() -> None:
@@ -53,7 +53,7 @@ def test_seeds_at_once_are_the_seeds_one_by_one() -> None:
 def test_it_stops_when_nothing_improves() -> None:
     found = fit(linear, START, FEATURES, ACTIONS, jax.random.key(0), FitSettings(updates=5000, patience=200))
     assert int(found.updates) < 5000
-    looks = np.asarray(found.validation_nll)
+    looks = np.asarray(found.train_nll)
     done = int(found.updates) // FitSettings().check_every
     assert np.isfinite(looks[:done]).all()
     assert np.isnan(looks[done:]).all()
@@ -76,7 +76,7 @@ def test_a_policy_that_is_never_finite_says_so() -> None:
         return mean * jnp.nan, scale, info
 
     found = fit(hopeless, START, FEATURES, ACTIONS, jax.random.key(0), FitSettings(updates=40))
-    assert np.isinf(float(found.best_validation_nll))
+    assert np.isinf(float(found.best_train_nll))
     assert int(found.skipped) == 40
 
 

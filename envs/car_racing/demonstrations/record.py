@@ -213,7 +213,7 @@ def provenance(name: str, seed: int, note: str, episode: Episode, out: Path, env
         "steps": episode.steps,
         "terminated": episode.terminated,
         "linear_r_squared_on_tiles": linear_r_squared(episode),
-        "own_returns": {
+        "own_results": {
             "over": "test track seeds, one episode each, in the reference",
             "per_episode": [
                 {"seed": s, "value": round(e.total, 3), "steps": e.steps} for s, e in zip(TEST_SEEDS, own, strict=True)
@@ -253,7 +253,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ImportError, OSError) as error:
         print(f"nothing was recorded: {error}", file=sys.stderr)
         return 2
-    own = about["own_returns"]
+    own = about["own_results"]
     print(f"{options.out}: track {options.seed}, return {episode.total:.1f} in {episode.steps} steps")
     print(f"the driver on tracks 1000..1009: {own['mean']:.1f} +- {own['std']:.1f} (population), n = {own['n']}")
     return 0
