@@ -22,7 +22,7 @@ from jaxrefine import task as tasks
 from jaxrefine.config import Config, register
 from jaxrefine.errors import UserError
 from jaxrefine.methods.clients import make_client
-from jaxrefine.methods.experiment import METHODS, run_experiment
+from jaxrefine.methods.experiment import check_options, run_experiment
 from jaxrefine.report import write_report
 from jaxrefine.run import Console, RunDirectory, print_summary
 from jaxrefine.worker import configure
@@ -61,8 +61,7 @@ def execute(config: Config) -> str | None:
         UserError: a mistake in the command or around it.
     """
     task = tasks.get(config.task.name, Path(config.task.demonstration) if config.task.demonstration else None)
-    if config.method.name not in METHODS:
-        raise UserError(f"no method is called {config.method.name!r}; there are: {', '.join(METHODS)}")
+    check_options(config)
     _ = task.demonstration  # its mistakes are told before anything is made
     path = Path(config.run) if config.run else _new_path(config)
     pending: list[str] = []

@@ -29,20 +29,11 @@ METHODS: dict[str, Method] = {"refine": refine, "zero_shot": zero_shot}
 _PACKAGES = ("jaxrefine", "jax", "jaxlib", "flax", "optax", "gymnax", "numpy", "pandas")
 
 
-def run_experiment(config: Config, task: Task, run: RunDirectory, client: Client) -> dict[str, Any]:
-    """Carry a method out, or go on with it where an earlier process stopped.
-
-    Args:
-        config: all options.
-        task: the task they name.
-        run: the run directory.
-        client: who answers what the run's own transcript does not.
-
-    Returns:
-        The contents of ``summary.json``, which is written last.
+def check_options(config: Config) -> None:
+    """Look for mistakes that no type tells.
 
     Raises:
-        UserError: no such method, or something a person can mend stopped the run.
+        UserError: no such method, or a number out of its range.
     """
     if config.method.name not in METHODS:
         raise UserError(f"no method is called {config.method.name!r}; there are: {', '.join(METHODS)}")
@@ -56,6 +47,23 @@ def run_experiment(config: Config, task: Task, run: RunDirectory, client: Client
     ):
         if value < least:
             raise UserError(f"{name} is {value}; it must be at least {least}")
+
+
+def run_experiment(config: Config, task: Task, run: RunDirectory, client: Client) -> dict[str, Any]:
+    """Carry a method out, or go on with it where an earlier process stopped.
+
+    Args:
+        config: all options.
+        task: the task they name.
+        run: the run directory.
+        client: who answers what the run's own transcript does not.
+
+    Returns:
+        The contents of ``summary.json``, which is written last.
+
+    Raises:
+        UserError: something that a person can mend stopped the run.
+    """
     worker = Worker.from_options(task, config.seed, asdict(config.fit), run.progress)
     recorder = Recorder(
         client,

@@ -6,6 +6,8 @@ Every part is a durable step, so a run that was killed goes on from its last fin
 
 from __future__ import annotations
 
+from functools import partial
+
 from jaxrefine.methods.replies import Decision, ReplyError, find_decision
 from jaxrefine.methods.rounds import Round, RoundFailedError, Rounds
 
@@ -60,7 +62,7 @@ def _decide(rounds: Rounds, current: Round) -> tuple[Decision, str]:
                 raise RoundFailedError(problem) from second
         name = f"round_{current.number}/decision" + (f"_{attempt}" if attempt else "")
         kind = decision.kind
-        rounds.run.step(name, lambda kind=kind: {"decision": kind, "line": kind}, label="decision")
+        rounds.run.step(name, partial(dict, decision=kind, line=kind), label="decision")
         if kind != "analysis":
             return decision, reply
         if attempt < rounds.config.refine.more_analyses:

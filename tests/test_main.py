@@ -1,0 +1,184 @@
+"""The command as a person meets it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from jaxrefine import task as tasks
+from jaxrefine.main import main
+from jaxrefine.methods.clients import _bundled
+
+SMALL = ["refine.rollouts=4", "fit.updates=40", "seeds=2"]
+
+
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """The exit status and both outputs of the command, run in this process."""
+    monkeypatch.setattr(sys, "argv", ["jaxrefine", *arguments])
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+    for held in ("_mistakes", "_failures"):
+        monkeypatch.setattr(f"jaxrefine.main.{held}", [])
+    status = 0
+    try:
+        main()
+    except SystemExit as stop:
+        status = int(stop.code or 0)
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+@pytest.fixture
+def short_transcript(tmp_path: Path) -> Path:
+    """The bundled conversation up to its first answer."""
+    lines = _bundled("car_racing", "0").read_text().splitlines(keepends=True)
+    path = tmp_path / "short.jsonl"
+    path.write_text("".join(lines[:2]))
+    return path
+
+
+@pytest.fixture
+def table_without_speed(tmp_path: Path) -> Path:
+    table = pd.read_parquet(tasks.get("car_racing").demonstration_path).drop(columns="obs_speed")
+    table.to_csv(tmp_path / "mine.csv", index=False)
+    return tmp_path / "mine.csv"
+
+
+def test_help_helps(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = call(monkeypatch, capsys, "--help")
+    assert status == 0
+    for word in ("task: car_racing", "llm: mailbox, openai, scripted, transcript", "run=", "seeds: 4", "Exit status"):
+        assert word in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["task=nosuch"], ["task/nosuch", "car_racing"]),
+        (["method=nosuch"], ["method/nosuch", "zero_shot"]),
+        (["nosuch=1"], ["nosuch"]),
+        (["seeds=many"], ["seeds", "many"]),
+        (["seeds=0"], ["seeds is 0"]),
+        (["llm=openai"], ["OPENAI_API_KEY"]),
+        (["llm.chain=99"], ["99", "llm.chain"]),
+        (["llm.path=nowhere.jsonl"], ["nowhere.jsonl"]),
+        (["task.demonstration=nowhere.csv"], ["nowhere.csv", "does not exist"]),
+        (["llm=scripted"], ["llm.path"]),
+    ],
+)
+def test_a_mistake_gets_one_clear_message_and_status_2(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    arguments: list[str],
+    says: list[str],
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.chdir(tmp_path)
+    status, out, err = call(monkeypatch, capsys, *arguments)
+    assert status == 2
+    for text in says:
+        assert text in err
+    assert "Traceback" not in out + err
+    assert err.startswith("jaxrefine: ")
+
+
+def test_a_demonstration_without_a_column_is_refused_by_the_columns_name(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], table_without_speed: Path
+) -> None:
+    status, _, err = call(monkeypatch, capsys, f"task.demonstration={table_without_speed}")
+    assert status == 2
+    assert "obs_speed" in err
+
+
+def test_a_folder_that_cannot_be_made_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    status, _, err = call(monkeypatch, capsys, f"out={tmp_path / 'file'}")
+    assert status == 2
+    assert str(tmp_path / "file") in err
+
+
+@pytest.mark.slow
+def test_a_transcript_that_ends_early_says_where_and_keeps_the_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, short_transcript: Path
+) -> None:
+    run = tmp_path / "run"
+    status, _, err = call(monkeypatch, capsys, f"llm.path={short_transcript}", f"run={run}", *SMALL)
+    assert status == 2
+    assert "the transcript ends here" in err
+    assert f"run={run}" in err
+    assert (run / "round_0" / "weights.npz").exists()
+    # the whole recording carries the same run on
+    status, _, err = call(monkeypatch, capsys, f"run={run}", "method=zero_shot", *SMALL)
+    assert status == 2
+    assert "method.name was 'refine'" in err
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "jaxrefine.main", *SMALL, *arguments]
+
+
+def comparable(path: Path) -> dict[str, Any]:
+    summary: dict[str, Any] = json.loads((path / "summary.json").read_text())
+    del summary["resources"]["wall_s"]
+    return summary
+
+
+@pytest.mark.slow
+def test_killed_and_continued_from_another_folder_it_ends_as_if_undisturbed(tmp_path: Path) -> None:
+    """`kill -9` a few times at moments of the run's own making, Ctrl-C once, then let it finish."""
+    environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    done = subprocess.run(
+        command(f"run={whole}", cwd=tmp_path),
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "report.html" in done.stdout
+    assert (whole / "report.html").stat().st_size > 10_000
+
+    def lines() -> int:
+        log = broken / "events.jsonl"
+        return log.read_text().count("\n") if log.exists() else 0
+
+    for sent in (signal.SIGKILL, signal.SIGINT, signal.SIGKILL):
+        before = lines()
+        process = subprocess.Popen(
+            command(f"run={broken}"), cwd=tmp_path, env=environment,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        while lines() < before + 7 and process.poll() is None:
+            time.sleep(0.05)
+        process.send_signal(sent)
+        status = process.wait(timeout=60)
+        assert status in (-signal.SIGKILL, 130), "the run was over before it could be disturbed"
+    done = subprocess.run(
+        command(f"run={broken}", cwd=tmp_path),
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert comparable(broken) == comparable(whole)
+    asked = [json.loads(line) for line in (broken / "transcript.jsonl").read_text().splitlines()[1:]]
+    places = [(line["purpose"], line["round"], line["attempt"]) for line in asked]
+    assert len(places) == len(set(places))
+    assert (broken / "transcript.jsonl").read_bytes().count(b"\n") == (whole / "transcript.jsonl").read_bytes().count(
+        b"\n"
+    )
