@@ -7,12 +7,18 @@ batch in the trailing dimension instead; this rule does so wherever a user write
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
+
+if TYPE_CHECKING:
+    Leaf = jax.Array
+else:
+    # JAX also rebuilds a state or parameters with tracers, shapes, axes or flags in the place of arrays
+    Leaf = Any
 
 Shared = TypeVar("Shared")
 Each = TypeVar("Each")
@@ -32,7 +38,7 @@ def batch_last(function: Callable[[Shared, Each], Result]) -> Callable[[Shared, 
         return function(shared, each)
 
     @mapped.def_vmap
-    def rule(size: int, batched: tuple[Shared, Each], shared: Shared, each: Each) -> tuple[Result, Result]:
+    def rule(size: int, batched: Sequence[Any], shared: Shared, each: Each) -> tuple[Any, Any]:
         shared_batched, each_batched = batched
         if any(jax.tree.leaves(shared_batched)):
             axes = jax.tree.map(lambda flag: 0 if flag else None, (shared_batched, each_batched))

@@ -31,9 +31,9 @@ def touching(
     node_x: Float[Array, " 7 *batch"],
     node_y: Float[Array, " 7 *batch"],
     heading: Float[Array, " 7 *batch"],
-    wheel_x: Float[Array, " 4 *batch"],
-    wheel_y: Float[Array, " 4 *batch"],
-    steering: Float[Array, " 4 *batch"],
+    wheel_x: Float[Array, " 4 *#batch"],
+    wheel_y: Float[Array, " 4 *#batch"],
+    steering: Float[Array, " 4 *#batch"],
 ) -> Bool[Array, " 4 6 *batch"]:
     """Whether each wheel touches each tile of the window.
 

@@ -20,6 +20,8 @@ import numpy as np
 from flax import struct
 from jaxtyping import Float
 
+from envs.car_racing.batching import Leaf
+
 # Gymnasium CarRacing-v3 (car_dynamics.py)
 TIME_STEP = 1 / 50
 ENGINE_POWER = 40_000.0
@@ -71,21 +73,21 @@ class Car(struct.PyTreeNode):
     Velocities are those of the rigid body before the engine's speed limit is applied to each of its parts.
     """
 
-    x: Scalar  # centre of mass of hull and wheels, m
-    y: Scalar
-    angle: Scalar  # of the hull, rad; 0 drives along +y, counter-clockwise positive
-    turn: Scalar  # by which the last step rotated the hull, rad
-    velocity_x: Scalar  # of the centre of mass, m/s
-    velocity_y: Scalar
-    yaw_rate: Scalar  # rad/s
-    front_angle: Scalar  # of the front wheels relative to the hull, rad
-    rear_angle: Scalar
-    front_rate: Scalar  # of the front wheels' turning relative to the hull, rad/s
-    rear_rate: Scalar
-    front_rate_before: Scalar  # one step earlier
-    motor_impulse: Scalar  # a front steering motor's, carried from step to step, N m s
-    gas: Scalar  # throttle of the rear wheels after the ramp, 0..1
-    wheel_speeds: Wheels  # rolling, rad/s: front left, front right, rear left, rear right
+    x: Leaf  # centre of mass of hull and wheels, m
+    y: Leaf
+    angle: Leaf  # of the hull, rad; 0 drives along +y, counter-clockwise positive
+    turn: Leaf  # by which the last step rotated the hull, rad
+    velocity_x: Leaf  # of the centre of mass, m/s
+    velocity_y: Leaf
+    yaw_rate: Leaf  # rad/s
+    front_angle: Leaf  # of the front wheels relative to the hull, rad
+    rear_angle: Leaf
+    front_rate: Leaf  # of the front wheels' turning relative to the hull, rad/s
+    rear_rate: Leaf
+    front_rate_before: Leaf  # one step earlier
+    motor_impulse: Leaf  # a front steering motor's, carried from step to step, N m s
+    gas: Leaf  # throttle of the rear wheels after the ramp, 0..1
+    wheel_speeds: Leaf  # (4,): rolling, rad/s: front left, front right, rear left, rear right
 
 
 def hull_position(car: Car) -> tuple[Scalar, Scalar]:

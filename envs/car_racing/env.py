@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int, UInt8, UInt32
 
 from envs.base import Environment, Observation
 from envs.car_racing import contact, dynamics, observation, pool
-from envs.car_racing.batching import batch_last
+from envs.car_racing.batching import Leaf, batch_last
 from envs.car_racing.dynamics import GRASS_FRICTION, ROAD_FRICTION, Car
 from envs.car_racing.schema import SCHEMA
 from envs.car_racing.track import SCALE
@@ -37,14 +37,14 @@ class EnvState(environment.EnvState):
     twice: ``on_road`` are those that the next step's tyres feel, ``touching`` those that it will find.
     """
 
-    time: Int[Array, ""]  # steps taken
-    track: Int[Array, ""]  # index in the pool
+    time: Leaf  # steps taken
+    track: Leaf  # index in the pool
     car: Car
-    nearest: Int[Array, ""]  # index of the track's node nearest to the hull's position
-    on_road: UInt32[Array, ""]  # bit per wheel
-    touching: UInt32[Array, ""]  # bit per wheel and tile of the window, see ``observation.touching``
-    visited: UInt32[Array, " 13"]  # bit i of word w: tile 32 w + i
-    tiles_visited: Int[Array, ""]
+    nearest: Leaf  # index of the track's node nearest to the hull's position
+    on_road: Leaf  # bit per wheel
+    touching: Leaf  # bit per wheel and tile of the window, see ``observation.touching``
+    visited: Leaf  # (13,): bit i of word w: tile 32 w + i
+    tiles_visited: Leaf
 
 
 @struct.dataclass(kw_only=True)
@@ -52,7 +52,7 @@ class EnvParams(environment.EnvParams):
     """The episodes to choose from and the time limit; one value serves a whole batch."""
 
     tracks: pool.Tracks
-    max_steps_in_episode: int = 1000
+    max_steps_in_episode: Leaf | int = 1000
 
 
 class CarRacing(Environment[EnvState, EnvParams]):
@@ -76,7 +76,7 @@ class CarRacing(Environment[EnvState, EnvParams]):
         """The tracks that Gymnasium builds after ``reset(seed=...)``, one per seed."""
         return EnvParams(tracks=pool.from_seeds(seeds))
 
-    def reset_to(self, params: EnvParams, index: Int[Array, ""] | int) -> tuple[Observation, EnvState]:
+    def reset_to(self, params: EnvParams, index: Int[Array | np.ndarray, ""] | int) -> tuple[Observation, EnvState]:
         """Start on the ``index``-th track of the pool, in the pose in which Gymnasium's ``reset`` returns."""
         index = jnp.asarray(index, jnp.int32)
         tracks = params.tracks
@@ -116,7 +116,7 @@ class CarRacing(Environment[EnvState, EnvParams]):
         return self.reset_to(params, jax.random.randint(key, (), 0, params.tracks.count))
 
     def step_env(
-        self, key: Array, state: EnvState, action: Float[Array, " 3"], params: EnvParams
+        self, key: Array, state: EnvState, action: Float[Array | np.ndarray, " 3"], params: EnvParams
     ) -> tuple[Observation, EnvState, Float[Array, ""], Bool[Array, ""], Info]:
         """Advance by 1/50 s; ``key`` is not used, for nothing here is random.
 
@@ -131,7 +131,9 @@ class CarRacing(Environment[EnvState, EnvParams]):
         obs, state = self._apply_transition_gradient_policy(obs, state)
         return obs, state, reward, terminated, info
 
-    def observe(self, key: Array, state: EnvState, action: Float[Array, " 3"] | None, params: EnvParams) -> Observation:
+    def observe(
+        self, key: Array, state: EnvState, action: Float[Array | np.ndarray, " 3"] | None, params: EnvParams
+    ) -> Observation:
         """The observation of a state."""
         del key, action
         road = observation.window(params.tracks, state.track, state.nearest, state.car)

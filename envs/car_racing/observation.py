@@ -12,6 +12,7 @@ from jaxtyping import Float, Int, UInt32
 
 from envs.base import Observation
 from envs.car_racing import contact
+from envs.car_racing.batching import Leaf
 from envs.car_racing.dynamics import WHEEL_POSITIONS, Car, hull_position, hull_speed
 from envs.car_racing.pool import COLUMNS, LEAD, MAX_NODES, Tracks
 from envs.car_racing.schema import LENGTH_SCALE, TILES
@@ -24,11 +25,11 @@ CHUNK = 32
 class Window(struct.PyTreeNode):
     """The road round the car: nodes ``nearest + FIRST_NODE`` onwards, in the car's frame."""
 
-    nearest: Int[jax.Array, " *batch"]  # index of the node nearest to the hull's position
-    x: Float[jax.Array, " 16 *batch"]  # rightward of the hull's position, m
-    y: Float[jax.Array, " 16 *batch"]  # forward, m
-    heading: Float[jax.Array, " 16 *batch"]  # direction of the road relative to the hull, rad
-    kerbs: UInt32[jax.Array, " *batch"]  # bit k: node nearest + k carries a kerb
+    nearest: Leaf  # index of the node nearest to the hull's position
+    x: Leaf  # (16,), rightward of the hull's position, m
+    y: Leaf  # (16,), forward, m
+    heading: Leaf  # (16,), direction of the road relative to the hull, rad
+    kerbs: Leaf  # bit k: node nearest + k carries a kerb
 
 
 def look(tracks: Tracks, track: Int[jax.Array, " *batch"], car: Car) -> Window:
@@ -81,7 +82,7 @@ def nearest_node(
 
 
 def _squared_distance(
-    tracks: Tracks, track: Int[jax.Array, "*batch"], nodes: Int[jax.Array, "node *batch"], x: jax.Array, y: jax.Array
+    tracks: Tracks, track: Int[jax.Array, "*batch"], nodes: Int[jax.Array, "node *#batch"], x: jax.Array, y: jax.Array
 ) -> Float[jax.Array, "node *batch"]:
     columns = track * COLUMNS + LEAD + nodes
     return (tracks.x.reshape(-1)[columns] - x) ** 2 + (tracks.y.reshape(-1)[columns] - y) ** 2

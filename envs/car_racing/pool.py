@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
-from jaxtyping import Float, Int, UInt32
 
 from envs.car_racing import contact
+from envs.car_racing.batching import Leaf
 from envs.car_racing.schema import TILES
 from envs.car_racing.start import Start, start_of
-from envs.car_racing.track import Track, generate_all
+from envs.car_racing.track import Track, generate
 
 WORD = 32
 WORDS = 13
@@ -29,14 +28,14 @@ COLUMNS = LEAD + MAX_NODES + TILES + 1
 class Starts(struct.PyTreeNode):
     """States of the episodes at their first observation, one per track (``start.Start``)."""
 
-    x: Float[jax.Array, " track"]
-    y: Float[jax.Array, " track"]
-    angle: Float[jax.Array, " track"]
-    wheel_angle: Float[jax.Array, " track"]
-    nearest: Int[jax.Array, " track"]
-    on_road: UInt32[jax.Array, " track"]
-    touching: UInt32[jax.Array, " track"]
-    visited: UInt32[jax.Array, " 13 track"]
+    x: Leaf  # (track,), m
+    y: Leaf
+    angle: Leaf  # (track,), rad
+    wheel_angle: Leaf
+    nearest: Leaf  # (track,), node
+    on_road: Leaf  # (track,), bits as in the environment's state
+    touching: Leaf
+    visited: Leaf  # (13, track)
 
 
 class Tracks(struct.PyTreeNode):
@@ -45,11 +44,11 @@ class Tracks(struct.PyTreeNode):
     Column ``LEAD + i`` of a row belongs to node ``i`` modulo the track's length.
     """
 
-    length: Int[jax.Array, " track"]
-    x: Float[jax.Array, " track column"]
-    y: Float[jax.Array, " track column"]
-    beta: Float[jax.Array, " track column"]
-    kerbs: UInt32[jax.Array, " track column"]  # bit k: node i + k carries a kerb, k = 0..12
+    length: Leaf  # (track,), nodes
+    x: Leaf  # (track, column), m
+    y: Leaf
+    beta: Leaf  # (track, column), heading of the road, rad
+    kerbs: Leaf  # (track, column); bit k: node i + k carries a kerb, k = 0..12
     starts: Starts
 
     @property
@@ -85,7 +84,7 @@ def build(tracks: Sequence[Track]) -> Tracks:
 
 def from_seeds(seeds: Sequence[int]) -> Tracks:
     """The tracks that CarRacing-v3 builds for these seeds, in order."""
-    return build(generate_all(seeds))
+    return build([generate(seed) for seed in seeds])
 
 
 def _kerb_masks(track: Track) -> np.ndarray:

@@ -8,7 +8,7 @@ reference's own order of operations, because a rounding difference in an early n
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -75,11 +75,6 @@ def generate(seed: int) -> Track:
         track = attempt(random)
         if track is not None:
             return track
-
-
-def generate_all(seeds: Sequence[int]) -> list[Track]:
-    """The tracks of several seeds, in order."""
-    return [generate(seed) for seed in seeds]
 
 
 def attempt(random: np.random.Generator) -> Track | None:
@@ -167,7 +162,7 @@ def _kerbs(betas: list[float]) -> list[bool]:
     for i in range(count):
         turns = [betas[i - k] - betas[i - k - 1] for k in range(KERB_RUN)]
         hard = all(abs(turn) > TURN_RATE * 0.2 for turn in turns)
-        kerbs.append(hard and abs(sum(np.sign(turns))) == KERB_RUN)
+        kerbs.append(hard and abs(float(np.sign(turns).sum())) == KERB_RUN)
     # in place and in order: near the start of the loop a spread kerb is spread again, as in the reference
     for i in range(count):
         for k in range(KERB_RUN):
