@@ -196,7 +196,7 @@ def _check_no_mutation(method: ast.FunctionDef) -> None:
     for node in ast.walk(method):
         targets: list[ast.expr] = []
         if isinstance(node, ast.Assign):
-            targets = node.targets
+            targets = list(node.targets)
         elif isinstance(node, ast.AugAssign | ast.AnnAssign):
             targets = [node.target]
         targets += [part for target in targets for part in ast.walk(target) if isinstance(part, ast.expr)]

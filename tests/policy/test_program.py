@@ -46,6 +46,16 @@ def test_parameters_start_where_the_program_says_in_a_strong_dtype() -> None:
     assert all(v.dtype == jnp.float32 and not v.weak_type for v in program.initial.values())
 
 
+def test_every_kind_of_assignment_in_a_method_is_kept_as_it_is_written() -> None:
+    source = edited(
+        "force = jnp.clip",
+        "names = {}\n        names['pull'] = pull\n        for i in range(2):\n"
+        "            names[f'part{i}'] = block[i]\n        total, (first, *rest) = pull + brake, [pull, brake]\n"
+        "        total += 0\n        force = jnp.clip",
+    ).replace('"latent_pull": pull,', '"latent_pull": names["pull"], "latent_first": first,')
+    check(source)
+
+
 def test_nested_modules_and_vectors_are_parameters_by_path() -> None:
     source = edited(
         "class BlockPolicy",
