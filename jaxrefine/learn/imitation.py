@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import struct
-from jaxtyping import Array, Bool, Float, Int, Key
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, Int, Key
 
 from jaxrefine.learn.gaussian import log_prob
 from jaxrefine.learn.types import Observation, Params, Policy
@@ -60,9 +61,9 @@ class Fit:
 
 @struct.dataclass
 class _Carry:
-    params: Params
+    params: Float[Array, "p"]
     optimizer: optax.OptState
-    best: Params
+    best: Float[Array, "p"]
     best_train: Float[Array, ""]
     best_validation: Float[Array, ""]
     reference: Float[Array, ""]
@@ -127,20 +128,22 @@ def fit(
     optimizer = optax.adam(settings.learning_rate)
     looks = -(-settings.updates // settings.check_every)
     batch_size = min(settings.batch_size, train.shape[0])
+    # one vector instead of a tree: dozens of scalar parameters would each get their own copy of Adam's arithmetic
+    start, restore = ravel_pytree(initial)
 
     def rows(index: Array) -> tuple[Observation, Array]:
         return {k: v[index] for k, v in observations.items()}, actions[index]
 
-    def loss(params: Params, index: Array) -> Array:
-        return jnp.mean(negative_log_likelihood(policy, params, *rows(index)))
+    def loss(params: Array, index: Array) -> Array:
+        return jnp.mean(negative_log_likelihood(policy, restore(params), *rows(index)))
 
     def update(
-        state: tuple[Params, optax.OptState, Array], step: Array
-    ) -> tuple[tuple[Params, optax.OptState, Array], None]:
+        state: tuple[Array, optax.OptState, Array], step: Array
+    ) -> tuple[tuple[Array, optax.OptState, Array], None]:
         params, optimizer_state, skipped = state
         batch = jax.random.choice(jax.random.fold_in(batch_key, step), train, (batch_size,), replace=False)
         gradient = jax.grad(loss)(params, batch)
-        finite = _all_finite(gradient)
+        finite = jnp.all(jnp.isfinite(gradient))
         changes, new_state = optimizer.update(gradient, optimizer_state, params)
         new = (optax.apply_updates(params, changes), new_state)
         kept = jax.tree.map(lambda a, b: jnp.where(finite, a, b), new, (params, optimizer_state))
@@ -151,14 +154,14 @@ def fit(
         (params, optimizer_state, skipped), _ = jax.lax.scan(
             update, (carry.params, carry.optimizer, carry.skipped), steps
         )
-        nll = negative_log_likelihood(policy, params, observations, actions)
+        nll = negative_log_likelihood(policy, restore(params), observations, actions)
         train_nll, validation_nll = jnp.mean(nll[train]), jnp.mean(nll[held_out])
         better = train_nll < carry.best_train  # false for NaN
         counts = train_nll < carry.reference - settings.tolerance
         return _Carry(
             params=params,
             optimizer=optimizer_state,
-            best=jax.tree.map(lambda a, b: jnp.where(better, a, b), params, carry.best),
+            best=jnp.where(better, params, carry.best),
             best_train=jnp.where(better, train_nll, carry.best_train),
             best_validation=jnp.where(better, validation_nll, carry.best_validation),
             reference=jnp.where(counts, train_nll, carry.reference),
@@ -175,10 +178,10 @@ def fit(
     end = jax.lax.while_loop(
         lambda c: (c.look < looks) & (c.since < settings.patience),
         look,
-        _Carry(initial, optimizer.init(initial), initial, infinite, infinite, infinite, zero, zero, zero, blank, blank),
+        _Carry(start, optimizer.init(start), start, infinite, infinite, infinite, zero, zero, zero, blank, blank),
     )
     return Fit(
-        params=end.best,
+        params=restore(end.best),
         train_nll=end.train_curve,
         validation_nll=end.validation_curve,
         best_train_nll=end.best_train,
@@ -186,10 +189,6 @@ def fit(
         updates=end.look * settings.check_every,
         skipped=end.skipped,
     )
-
-
-def _all_finite(tree: Params) -> Bool[Array, ""]:
-    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))
 
 
 @partial(jax.jit, static_argnames=("policy", "settings"))
