@@ -24,7 +24,7 @@ lint: install
 	$(BIN)/lint-imports
 
 test: lint
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses auto --dist loadscope $(ARGS)
 
 format: install
 	$(BIN)/ruff check --fix .

@@ -27,7 +27,7 @@ def metric_by_round(record: Record) -> Markup | None:
         axes = figure.add_subplot()
         for place, entry in enumerate(rounds):
             _draw_round(axes, place, entry, entry.index == record.best_round)
-        level = record.demonstration.value
+        level = record.demonstration.level
         if level is not None:
             axes.axhline(level, color=ORANGE, linestyle=(0, (5, 3)), linewidth=1.6)
         axes.set_xlim(-0.6, len(rounds) - 0.4)
@@ -87,7 +87,7 @@ def _legend(rounds: Sequence[Round], level: float | None) -> list[Line2D]:
     if any(entry.other_fits for entry in rounds):
         handles.append(Line2D([], [], color=MUTED, marker=".", linestyle="", label="episode, other fit seed"))
     if level is not None:
-        handles.append(Line2D([], [], color=ORANGE, linestyle=(0, (5, 3)), label=f"demonstration {level:,.4g}"))
+        handles.append(Line2D([], [], color=ORANGE, linestyle=(0, (5, 3)), label=f"demonstrator {level:,.4g}"))
     return handles
 
 

@@ -55,10 +55,10 @@ def _level(record: Record, entry: Round) -> str:
         f"its program has a mean {record.metric.name} of {measure(sample.mean, decimals)}{unit} "
         f"(population deviation {measure(sample.std, decimals)}, n = {sample.n} evaluation episodes)"
     )
-    level = record.demonstration.value
+    level = record.demonstration.level
     if level is None:
         return f"{text}."
     gain = sample.mean - level if record.metric.higher_is_better else level - sample.mean
     verdict = "better than" if gain > 0 else "worse than" if gain < 0 else "the same as"
     by = f"{measure(abs(gain), decimals)} " if gain else ""
-    return f"{text}, {by}{verdict} the demonstration's {measure(level, decimals)}."
+    return f"{text}, {by}{verdict} the demonstrator's {measure(level, decimals)}."

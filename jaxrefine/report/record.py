@@ -9,8 +9,9 @@ from jaxrefine.errors import UserError
 from jaxrefine.report.activity import Exchange, Step, read_exchanges, read_notices, read_steps
 from jaxrefine.report.fields import JSON, get, integer, items, number, read_json, read_json_lines, string
 from jaxrefine.report.numbers import decimals_for
-from jaxrefine.report.rounds import Round, read_round, round_folders
+from jaxrefine.report.rounds import Round, read_round, read_sample, round_folders
 from jaxrefine.report.untrusted import read_text, visible
+from jaxrefine.stats import Sample
 
 
 @dataclass(frozen=True)
@@ -24,12 +25,23 @@ class Metric:
 
 @dataclass(frozen=True)
 class Demonstration:
-    """The demonstration the program was fitted to."""
+    """The demonstration the program was fitted to.
+
+    Attributes:
+        value: What the demonstrated episode reached.
+        tested: What the demonstrator reached on the episodes that rounds are evaluated on, where that is known.
+    """
 
     name: str | None
     source: str | None
     value: float | None
     steps: int | None
+    tested: Sample | None = None
+
+    @property
+    def level(self) -> float | None:
+        """What rounds are compared with: the demonstrator's mean on the same episodes, else his one episode."""
+        return self.value if self.tested is None else self.tested.mean
 
 
 @dataclass(frozen=True)
@@ -74,7 +86,8 @@ class Record:
     def decimals(self) -> int:
         """The decimals to write the metric's values with."""
         levels = [entry.evaluation.mean for entry in self.rounds if entry.evaluation]
-        return decimals_for(levels if self.demonstration.value is None else [*levels, self.demonstration.value])
+        level = self.demonstration.level
+        return decimals_for(levels if level is None else [*levels, level])
 
     @property
     def best(self) -> Round | None:
@@ -135,6 +148,7 @@ def _read(run: Path) -> Record:
             string(get(summary, "demonstration", "source")),
             number(get(summary, "demonstration", "metric")),
             integer(get(summary, "demonstration", "steps")),
+            read_sample(get(summary, "demonstration", "test")),
         ),
         rounds=rounds,
         steps=steps,

@@ -127,7 +127,9 @@ def read_round(index: int, folder: Path, entry: JSON, decision: str | None, gaps
     chosen = integer(get(fit, "chosen")) if chosen is None else chosen
     table = _read_evaluation(folder / "evaluation.parquet", gaps)
     episodes = _summary_episodes(entry) or _table_episodes(table, chosen)
-    evaluation = stats.describe([episode.value for episode in episodes]) if episodes else _sample(get(entry, "metric"))
+    evaluation = (
+        stats.describe([episode.value for episode in episodes]) if episodes else read_sample(get(entry, "metric"))
+    )
     accepted = get(entry, "accepted")
     return Round(
         index=index,
@@ -135,7 +137,7 @@ def read_round(index: int, folder: Path, entry: JSON, decision: str | None, gaps
         episodes=episodes,
         other_fits=_other_fits(table, chosen),
         fits=_fits(get(entry, "fit_seeds"), table, chosen),
-        validation=_sample(get(entry, "validation")),
+        validation=read_sample(get(entry, "validation")),
         nll_train=number(get(entry, "nll", "train")),
         nll_validation=number(get(entry, "nll", "validation")),
         decision=string(get(entry, "decision")) or decision,
@@ -213,7 +215,8 @@ def _fits(entry: JSON, table: pd.DataFrame, chosen: int | None) -> Fits | None:
     return Fits(means, chosen, stats.describe(means)) if means else None
 
 
-def _sample(entry: JSON) -> stats.Sample | None:
+def read_sample(entry: JSON) -> stats.Sample | None:
+    """A sample as the summary holds it; None where it lacks a part."""
     mean, std, n = number(get(entry, "mean")), number(get(entry, "std")), integer(get(entry, "n"))
     if mean is None or std is None or n is None:
         return None

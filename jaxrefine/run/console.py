@@ -172,7 +172,7 @@ def print_summary(summary: Mapping[str, Any], console: Console) -> None:
     pm = "±" if console.can_write("±") else "+-"
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("round", justify="right")
-    for title in (f"{metric['name']}{unit}", f"demonstrator {metric['name']}", "validation NLL", "parameters"):
+    for title in (f"{metric['name']}{unit}", "validation NLL", "parameters"):
         table.add_column(title, justify="right")
     table.add_column("decision")
     table.add_column("accepted")
@@ -181,12 +181,15 @@ def print_summary(summary: Mapping[str, Any], console: Console) -> None:
         table.add_row(
             f"{'* ' if chosen else ''}{entry['round']}",
             _spread(entry["metric"], pm),
-            _number(demonstration["metric"]),
             _number((entry["nll"] or {}).get("validation"), digits=3),
             _number(entry["parameters"], digits=0),
             str(entry["decision"]),
             "yes" if entry["accepted"] else "no",
         )
+    table.add_section()
+    if demonstration.get("test"):
+        table.add_row("demonstrator", _spread(demonstration["test"], pm))
+    table.add_row("demonstrated episode", _number(demonstration["metric"]))
     console.print("")
     console.print_table(table)
     console.print(

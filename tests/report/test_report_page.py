@@ -23,7 +23,7 @@ def test_the_outcome_is_one_look_away(page: Page) -> None:
     assert page.has(
         "outcome",
         "Finished after 3 rounds. Round 2 was chosen: its program has a mean return of 917.5",
-        "n = 10 evaluation episodes), 46.5 better than the demonstration's 871.0.",
+        "n = 10 evaluation episodes), 46.5 better than the demonstrator's 871.0.",
     )
     assert list(page.sections) == [
         "head", "outcome", "rounds", "round-0", "round-1", "round-2", "cost", "steps", "provenance",
@@ -54,7 +54,7 @@ def test_the_figures_show_every_episode_and_every_fit(page: Page) -> None:
     first = first[: first.index("</svg>")]
     dots = first.count("<use ")
     assert dots >= 3 * (10 + 20 + 1), "ten chosen and twenty other episodes and a mean for each round"
-    assert page.has("rounds", "demonstration 871", "n = 10", "round 2")
+    assert page.has("rounds", "demonstrator 871", "n = 10", "round 2")
     assert "#0102" not in page.html, "every colour comes from the style sheet"
 
 
@@ -122,3 +122,13 @@ def test_more_analyses_in_one_round_are_shown_in_order(finished_run: Path) -> No
     places = [page.sections["round-0"].index(f"extra result {extra}") for extra in range(10)]
     assert places == sorted(places)
     assert page.has("round-0", "What the analyses 2 found", "EXTRA_CODE_0")
+
+
+def test_rounds_are_compared_with_the_demonstrator_on_the_same_episodes(finished_run: Path, edit_summary: Edit) -> None:
+    test = {"mean": 900.0, "std": 20.0, "std_sample": 21.1, "n": 10, "over": "episodes"}
+    edit_summary(finished_run, lambda summary: summary["demonstration"].update(test=test))
+    page = page_of(finished_run)
+    assert page.has(
+        "rounds", "demonstrator, the same episodes", "900.0 ± 20.0 (10)", "the demonstrated episode", "871.0"
+    )
+    assert page.has("outcome", "17.5 better than the demonstrator's 900.0")

@@ -125,7 +125,7 @@ def test_numbers_that_are_none(finished_run: Path, edit_summary: Edit) -> None:
             episode["value"] = float("nan")
         summary["rounds"][1]["per_episode"] = []
         summary["rounds"][1]["metric"] = {"mean": float("inf"), "std": None, "n": 10}
-        summary["demonstration"]["metric"] = None
+        summary["demonstration"] |= {"metric": None, "test": None}
 
     edit_summary(finished_run, change)
     (finished_run / "round_1" / "fit.json").write_text('{"train": [NaN, 1.0, null, 0.5], "validation": []}')
