@@ -33,6 +33,9 @@ def batch_last(function: Callable[[Shared, Each], Result]) -> Callable[[Shared, 
     are those of ``function`` in every order of ``vmap`` and ``grad``.
     """
 
+    # compiled as one where a user steps without a jit of his own; inside one it is inlined
+    function = jax.jit(function)
+
     @custom_vmap
     def mapped(shared: Shared, each: Each) -> Result:
         return function(shared, each)
