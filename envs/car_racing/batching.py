@@ -32,7 +32,6 @@ def batch_last(function: Callable[[Shared, Each], Result]) -> Callable[[Shared, 
     Where ``shared`` itself is mapped, or a mapped call is mapped again, JAX's ordinary rules apply. Derivatives
     are those of ``function`` in every order of ``vmap`` and ``grad``.
     """
-
     # compiled as one where a user steps without a jit of his own; inside one it is inlined
     function = jax.jit(function)
 
