@@ -18,7 +18,7 @@ from jaxrefine import task as tasks
 from jaxrefine.main import main
 from jaxrefine.methods.clients import _bundled
 
-SMALL = ["refine.rollouts=4", "fit.updates=40", "seeds=2"]
+SMALL = ["refine.rollouts=4", "refine.rounds=1", "fit.updates=40", "seeds=2"]
 
 
 def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
