@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -31,6 +30,7 @@ from jaxrefine import task as tasks
 from jaxrefine.errors import UserError
 from jaxrefine.policy.program import PolicySpec, load_program
 from jaxrefine.policy.source import ProgramError
+from jaxrefine.worker.arrays import load_arrays
 
 Act = Callable[[dict[str, np.ndarray]], np.ndarray]
 
@@ -116,7 +116,7 @@ def load_policy(folder: Path) -> Act:
         program = load_program(source, spec)
     except ProgramError as error:
         raise UserError(f"{folder / 'policy.py'} is no policy program: {error}") from error
-    params = _weights(folder / "weights.npz")
+    params = {name: jax.numpy.asarray(value) for name, value in load_arrays(folder / "weights.npz").items()}
     for name in sorted(set(program.initial) ^ set(params)):
         where = "policy.py has" if name in program.initial else "weights.npz has"
         raise UserError(f"in {folder}, only {where} the parameter {name!r}: the two are not of the same fit")
@@ -162,14 +162,6 @@ def _recorded(folder: Path, fit: int) -> list[tuple[int, float, int]]:
     if not recorded:
         raise UserError(f"{path} holds no episode of fit {fit}, which the summary names as the round's")
     return recorded
-
-
-def _weights(path: Path) -> dict[str, jax.Array]:
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            return {name: jax.numpy.asarray(arrays[name]) for name in arrays.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise UserError(f"the parameters in {path} cannot be read: {error}") from error
 
 
 def _read_text(path: Path) -> str:

@@ -27,21 +27,24 @@ from jaxrefine.report import write_report
 from jaxrefine.run import Console, RunDirectory, print_summary
 from jaxrefine.worker import configure
 
-# what a resumed run may change: where it lies, what it may cost, how patiently it waits
+# what a resumed run may change: where it lies, who answers from now on, what that may cost
 _MAY_CHANGE = {
-    "run", "out", "llm.max_calls", "llm.max_tokens", "llm.max_cost", "llm.prices", "llm.timeout", "llm.max_retries",
-    "llm.path", "llm.base_url", "llm.api_key_env",
+    "run", "out", "llm.provider", "llm.model", "llm.reasoning_effort", "llm.api", "llm.strict", "llm.path",
+    "llm.base_url", "llm.api_key_env", "llm.timeout", "llm.max_retries", "llm.max_calls", "llm.max_tokens",
+    "llm.max_cost", "llm.prices",
 }  # fmt: skip
 
 # what the jobs of this command came to; Hydra would print its own words about an exception
+_started: list[Config] = []
 _mistakes: list[UserError] = []
 _failures: list[str] = []
 
 
-@hydra.main(version_base="1.3", config_path="conf", config_name="config")
+@hydra.main(version_base="1.3", config_path=str(Path(__file__).parent / "conf"), config_name="config")
 def _hydra_main(options: DictConfig) -> None:
     config = OmegaConf.to_object(options)
     assert isinstance(config, Config)
+    _started.append(config)
     try:
         reason = execute(config)
     except UserError as error:
@@ -147,7 +150,12 @@ def main() -> None:
         _leave("\n".join(reasons) + "\nsee python -m jaxrefine.main --help", 2)
     except KeyboardInterrupt:
         sys.exit(130)
-    except Exception:
+    except BrokenPipeError:  # `| head`: nobody reads on, and Python must not try to flush at its exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except Exception as error:
+        if not _started:  # Hydra meets some odd overrides with whatever error they happen to cause
+            _leave(f"the options cannot be read: {error}\nsee python -m jaxrefine.main --help", 2)
         traceback.print_exc()
         _leave("this is a defect of jaxrefine, not of your command; please report it with the traceback above", 1)
     if _mistakes:

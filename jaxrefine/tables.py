@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -90,8 +89,3 @@ def write_parquet(path: Path, chunks: Iterable[Mapping[str, np.ndarray]]) -> int
             if writer is not None:
                 writer.close()
     return rows
-
-
-def read_parquet(path: Path) -> pd.DataFrame:
-    """A table that ``write_parquet`` wrote."""
-    return pd.read_parquet(path)

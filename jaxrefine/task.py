@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -71,7 +72,8 @@ class Demonstration:
         observations: ``(n, ...)`` an entry of the observation, float32.
         actions: ``(n, A)``, float32.
         rewards: ``(n,)``, or None when the file does not hold them.
-        provenance: what the file says of itself; the demonstrator's own test results among it, where known.
+        provenance: what the file beside it says of it.
+        own_results: the demonstrator's own results, by the episode's seed, where the provenance holds them.
     """
 
     name: str
@@ -80,6 +82,7 @@ class Demonstration:
     actions: np.ndarray
     rewards: np.ndarray | None
     provenance: dict[str, Any] = field(default_factory=dict)
+    own_results: dict[int, float] = field(default_factory=dict)
 
     @property
     def steps(self) -> int:
@@ -147,7 +150,9 @@ def load_demonstration(path: Path, schema: Schema) -> Demonstration:
 
     A table holds ``obs_<column>`` and ``action_<column>`` for every column of the schema, one row a step in order, and
     may hold ``t`` and ``reward``; others are ignored. An NPZ holds either the same names as one-dimensional arrays, or
-    the observation's entries by key, ``(n, ...)``, beside ``actions``, ``(n, A)``, and possibly ``rewards``.
+    the observation's entries by key, ``(n, ...)``, beside ``actions``, ``(n, A)``, and possibly ``rewards``. A JSON
+    object in a file of the same name beside it is its provenance; its ``own_results`` with ``per_episode``, a list of
+    ``{"seed": ..., "value": ...}``, are the demonstrator's own results.
 
     Raises:
         UserError: the file is missing, unreadable, or lacks a column; or a value is not finite or out of bounds. The
@@ -170,12 +175,33 @@ def load_demonstration(path: Path, schema: Schema) -> Demonstration:
                 f"[{column.low:g}, {column.high:g}]"
             )
     rewards = _columns(frame, "", ["reward"], path)[:, 0] if "reward" in frame else None
-    sidecar = path.with_suffix(".json")
+    provenance = _provenance(path.with_suffix(".json"))
+    own_results = _own_results(path.with_suffix(".json"), provenance)
+    return Demonstration(path.stem, path.name, observations, actions, rewards, provenance, own_results)
+
+
+def _provenance(path: Path) -> dict[str, Any]:
     try:
-        provenance = json.loads(sidecar.read_text()) if sidecar.exists() else {}
+        found = json.loads(path.read_text()) if path.exists() else {}
     except (OSError, ValueError) as error:
-        raise UserError(f"the provenance {sidecar} beside the demonstration cannot be read: {error}") from error
-    return Demonstration(path.stem, path.name, observations, actions, rewards, provenance)
+        raise UserError(f"the provenance {path} beside the demonstration cannot be read: {error}") from error
+    if not isinstance(found, dict):
+        raise UserError(f"the provenance {path} beside the demonstration must be a JSON object")
+    return found
+
+
+def _own_results(path: Path, provenance: dict[str, Any]) -> dict[int, float]:
+    if (own := provenance.get("own_results")) is None:
+        return {}
+    try:
+        results = {int(entry["seed"]): float(entry["value"]) for entry in own["per_episode"]}
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(
+            f"`own_results` of {path} must hold `per_episode`, a list of objects with `seed` and `value`: {error!r}"
+        ) from error
+    if not all(math.isfinite(value) for value in results.values()):
+        raise UserError(f"`own_results` of {path} holds a value that is not finite")
+    return results
 
 
 def _read_table(path: Path, schema: Schema) -> pd.DataFrame:
@@ -225,10 +251,9 @@ def _columns(frame: pd.DataFrame, prefix: str, columns: list[str], path: Path) -
             f"header must hold {wanted[0]} ... {wanted[-1]}"
         )
     for name in wanted:
-        try:
-            values = frame[name].to_numpy(dtype=np.float32)
-        except (TypeError, ValueError) as error:
-            raise UserError(f"the column `{name}` of {path} holds something that is no number: {error}") from error
+        if not (pd.api.types.is_numeric_dtype(frame[name]) and not pd.api.types.is_complex_dtype(frame[name])):
+            raise UserError(f"the column `{name}` of {path} is of type {frame[name].dtype}; it must hold numbers")
+        values = frame[name].to_numpy(dtype=np.float32)
         if not np.isfinite(values).all():
             row = int(np.flatnonzero(~np.isfinite(values))[0])
             raise UserError(f"the column `{name}` of {path} is not finite in row {row}")

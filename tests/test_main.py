@@ -25,7 +25,7 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *a
     """The exit status and both outputs of the command, run in this process."""
     monkeypatch.setattr(sys, "argv", ["jaxrefine", *arguments])
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
-    for held in ("_mistakes", "_failures"):
+    for held in ("_started", "_mistakes", "_failures"):
         monkeypatch.setattr(f"jaxrefine.main.{held}", [])
     status = 0
     try:
@@ -53,8 +53,8 @@ def table_without_speed(tmp_path: Path) -> Path:
 
 
 def test_help_helps(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    status, out, _ = call(monkeypatch, capsys, "--help")
-    assert status == 0
+    status, out, err = call(monkeypatch, capsys, "--help")
+    assert status == 0, err
     for word in ("task: car_racing", "llm: mailbox, openai, scripted, transcript", "run=", "seeds: 4", "Exit status"):
         assert word in out
 
@@ -67,6 +67,12 @@ def test_help_helps(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtu
         (["nosuch=1"], ["nosuch"]),
         (["seeds=many"], ["seeds", "many"]),
         (["seeds=0"], ["seeds is 0"]),
+        (["seed=-1"], ["seed is -1"]),
+        (["fit.learning_rate=nan"], ["fit.learning_rate is nan"]),
+        (["fit.validation_fraction=2"], ["fit.validation_fraction is 2"]),
+        (["llm.max_cost=nan"], ["llm.max_cost is nan"]),
+        (["llm=null"], ["cannot be read"]),
+        (["=1"], ["cannot be read"]),
         (["llm=openai"], ["OPENAI_API_KEY"]),
         (["llm.chain=99"], ["99", "llm.chain"]),
         (["llm.path=nowhere.jsonl"], ["nowhere.jsonl"]),
@@ -118,10 +124,14 @@ def test_a_transcript_that_ends_early_says_where_and_keeps_the_run(
     assert "the transcript ends here" in err
     assert f"run={run}" in err
     assert (run / "round_0" / "weights.npz").exists()
-    # the whole recording carries the same run on
     status, _, err = call(monkeypatch, capsys, f"run={run}", "method=zero_shot", *SMALL)
     assert status == 2
     assert "method.name was 'refine'" in err
+    # the whole recording carries the same run on
+    status, out, err = call(monkeypatch, capsys, f"run={run}", *SMALL)
+    assert status == 0, err
+    assert "model decides" in out
+    assert json.loads((run / "summary.json").read_text())["resources"]["llm_calls"] >= 3
 
 
 def command(*arguments: str) -> list[str]:
@@ -140,7 +150,7 @@ def test_killed_and_continued_from_another_folder_it_ends_as_if_undisturbed(tmp_
     environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     done = subprocess.run(
-        command(f"run={whole}", cwd=tmp_path),
+        command(f"run={whole}"),
         cwd=tmp_path,
         env=environment,
         capture_output=True,
@@ -167,7 +177,7 @@ def test_killed_and_continued_from_another_folder_it_ends_as_if_undisturbed(tmp_
         status = process.wait(timeout=60)
         assert status in (-signal.SIGKILL, 130), "the run was over before it could be disturbed"
     done = subprocess.run(
-        command(f"run={broken}", cwd=tmp_path),
+        command(f"run={broken}"),
         cwd=tmp_path,
         env=environment,
         capture_output=True,

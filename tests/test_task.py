@@ -57,7 +57,7 @@ def test_arrays_by_the_observations_keys_are_read_too(frame: pd.DataFrame, tmp_p
         (lambda f: f.assign(action_force=f.action_force * 3), r"`action_force` .* must lie in \[-1, 1\]"),
         (lambda f: f.assign(t=f.t[::-1].to_numpy()), "`t` .* is not 0, 1, 2"),
         (lambda f: f.head(1), "has 1 row"),
-        (lambda f: f.assign(obs_position="left"), "`obs_position` .* no number"),
+        (lambda f: f.assign(obs_position="left"), "`obs_position` .* must hold numbers"),
     ],
 )
 def test_a_wrong_table_is_refused_by_the_columns_name(frame: pd.DataFrame, tmp_path: Path, change, says: str) -> None:
@@ -87,6 +87,29 @@ def test_wrong_files_are_refused_with_what_to_do(frame: pd.DataFrame, tmp_path: 
     good.with_suffix(".json").write_text("{")
     with pytest.raises(UserError, match="provenance"):
         load_demonstration(good, SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[]", "JSON object"),
+        ('{"own_results": 3}', "per_episode"),
+        ('{"own_results": {"per_episode": [{"seed": 1}]}}', "'value'"),
+        ('{"own_results": {"per_episode": [{"seed": 1, "value": "lots"}]}}', "lots"),
+        ('{"own_results": {"per_episode": [{"seed": 1, "value": NaN}]}}', "not finite"),
+    ],
+)
+def test_a_wrong_provenance_is_told_at_once(frame: pd.DataFrame, tmp_path: Path, text: str, says: str) -> None:
+    path = written(frame, tmp_path / "mine.csv")
+    path.with_suffix(".json").write_text(text)
+    with pytest.raises(UserError, match=says):
+        load_demonstration(path, SCHEMA)
+
+
+def test_the_demonstrators_own_results_are_read_by_seed(frame: pd.DataFrame, tmp_path: Path) -> None:
+    path = written(frame, tmp_path / "mine.csv")
+    path.with_suffix(".json").write_text('{"own_results": {"per_episode": [{"seed": 7, "value": 1.5, "steps": 3}]}}')
+    assert load_demonstration(path, SCHEMA).own_results == {7: 1.5}
 
 
 @given(st.integers(1, 4), st.integers(1, 4), st.integers(0, 100))

@@ -192,8 +192,16 @@ def _judge(ended: Ended, limits: Limits) -> tuple[Status, str]:
         return "memory", f"The analysis needed more than {limits.memory_mb} MiB of memory."
     if ended.status == -signal.SIGXCPU:
         return "timeout", f"The analysis was stopped because it used more than {limits.cpu_s:g} s of processor time."
-    how = f"signal {signal.Signals(-ended.status).name}" if ended.status < 0 else f"exit status {ended.status}"
+    how = f"signal {_signal_name(-ended.status)}" if ended.status < 0 else f"exit status {ended.status}"
     return "crash", f"The analysis ended its own process ({how}) before run_all returned."
+
+
+def _signal_name(number: int) -> str:
+    """Its name; real-time signals between the first and the last have none."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return str(number)
 
 
 def _compose(results: Excerpt, ended: Ended, trace: Excerpt, verdict: str, keep: int) -> str:

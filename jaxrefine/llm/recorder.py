@@ -96,6 +96,20 @@ class Recorder:
         self._budget.spend(completion.usage, completion.model)
         return completion
 
+    def recall(self, request: Request) -> Completion:
+        """The recorded answer to a request that an earlier process has made; nobody is asked.
+
+        Raises:
+            TranscriptError: The file does not hold it, or goes on with another request.
+        """
+        recorded = self._take_recorded_failures()
+        if recorded is None:
+            raise TranscriptError(
+                f"the run has used an answer to {describe(*request.place)} that its transcript {self._path} does not "
+                "hold: the file was lost or cut. Restore it, or start a new run directory"
+            )
+        return self._replay(recorded, request)
+
     def _take_recorded_failures(self) -> Exchange | None:
         """Counts the failures recorded before the next answer, and gives that answer's record if there is one."""
         while self._next < len(self._records):

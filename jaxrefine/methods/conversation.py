@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from jaxrefine.llm import Completion, Recorder, Request, UnusableReplyError
@@ -29,12 +30,14 @@ class Conversation:
         client: who answers; it answers again from the run's own transcript what was answered before.
         task: what the requests are about.
         chain: the conversation's name.
+        numbers: what the prompts say of the options.
     """
 
     run: RunDirectory
     client: Recorder
     task: Task
     chain: str
+    numbers: Mapping[str, str]
     _asked: Counter[tuple[str, int]] = field(default_factory=Counter)
 
     def ask(self, purpose: str, round: int, **fields: str) -> tuple[str, str]:
@@ -51,7 +54,7 @@ class Conversation:
         # a resumed run asks everything in the same order, so the count names the same request again
         attempt = self._asked[purpose, round]
         self._asked[purpose, round] += 1
-        request = Request(purpose, round, self.chain, messages(self.task, purpose, fields), attempt)
+        request = Request(purpose, round, self.chain, messages(self.task, purpose, {**self.numbers, **fields}), attempt)
         answers: list[Completion] = []
 
         def call() -> dict[str, str]:
@@ -67,7 +70,7 @@ class Conversation:
         if "unusable" in result:
             return "", body
         # a step that an earlier process finished: its answer comes from the run's transcript
-        completion = answers[0] if answers else self.client.complete(request)
+        completion = answers[0] if answers else self.client.recall(request)
         return completion.text, body
 
 

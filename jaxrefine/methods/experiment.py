@@ -37,16 +37,32 @@ def check_options(config: Config) -> None:
     """
     if config.method.name not in METHODS:
         raise UserError(f"no method is called {config.method.name!r}; there are: {', '.join(METHODS)}")
-    for name, value, least in (
-        ("seeds", config.seeds, 1),
-        ("refine.rollouts", config.refine.rollouts, 2),
-        ("refine.rounds", config.refine.rounds, 0),
-        ("refine.regenerations", config.refine.regenerations, 0),
-        ("fit.updates", config.fit.updates, 1),
-        ("fit.batch_size", config.fit.batch_size, 1),
+    for name, value, low, high in (
+        ("seeds", config.seeds, 1, 1_000_000),
+        ("seed", config.seed, 0, 2**32 - 1),
+        ("refine.rounds", config.refine.rounds, 0, 1000),
+        ("refine.regenerations", config.refine.regenerations, 0, 1000),
+        ("refine.more_analyses", config.refine.more_analyses, 0, 1000),
+        ("refine.rollouts", config.refine.rollouts, 2, 1_000_000),
+        ("fit.learning_rate", config.fit.learning_rate, 1e-8, 10.0),
+        ("fit.batch_size", config.fit.batch_size, 1, 1_000_000_000),
+        ("fit.updates", config.fit.updates, 1, 1_000_000_000),
+        ("fit.validation_fraction", config.fit.validation_fraction, 0.001, 0.9),
+        ("fit.patience", config.fit.patience, 1, 1_000_000_000),
+        ("analysis.wall_s", config.analysis.wall_s, 1.0, 86_400.0),
+        ("analysis.memory_mb", config.analysis.memory_mb, 1024, 1_000_000_000),
+        ("analysis.output_kb", config.analysis.output_kb, 1, 100_000),
+        ("llm.max_retries", config.llm.max_retries, 0, 1000),
+        ("llm.timeout", config.llm.timeout, 1e-3, math.inf),
+        ("llm.max_calls", config.llm.max_calls, 0, math.inf),
+        ("llm.max_tokens", config.llm.max_tokens, 0, math.inf),
+        ("llm.max_cost", config.llm.max_cost, 0.0, math.inf),
     ):
-        if value < least:
-            raise UserError(f"{name} is {value}; it must be at least {least}")
+        if value is not None and not low <= value <= high:  # NaN fails too
+            raise UserError(f"{name} is {value}; it must lie between {low:g} and {high:g}")
+    for name, text in (("run", config.run), ("out", config.out), ("task.demonstration", config.task.demonstration)):
+        if text is not None and "\0" in text:
+            raise UserError(f"{name} holds a NUL character, which no path may")
 
 
 def run_experiment(config: Config, task: Task, run: RunDirectory, client: Client) -> dict[str, Any]:
@@ -74,7 +90,9 @@ def run_experiment(config: Config, task: Task, run: RunDirectory, client: Client
     )
     demonstration = task.demonstration
     run.emit("run_started", task=task.name, method=config.method.name, seed=config.seed)
-    rounds = Rounds(run, task, config, worker, Conversation(run, recorder, task, config.llm.chain))
+    rounds = Rounds(
+        run, task, config, worker, Conversation(run, recorder, task, config.llm.chain, prompting.numbers(config))
+    )
     try:
         done, reason = METHODS[config.method.name](rounds)
         status = "finished" if reason is None else "stopped"
@@ -162,8 +180,9 @@ def _round(entry: Round) -> dict[str, Any]:
         "fit_seeds": {"means": found["means"], "nll": entry.fit["validation_nll"], "chosen": chosen, **found["fits"]},
         "validation": found["validation"],
         "nll": {"train": entry.fit["train_nll"][chosen], "validation": entry.fit["validation_nll"][chosen]},
+        "updates": entry.fit["updates"][chosen],
+        "skipped_updates": entry.fit["skipped"][chosen],
         "decision": entry.decision,
-        "accepted": True,  # every revision is, as in the paper
         "parameters": entry.check["parameters"],
         "regenerations": entry.regenerations,
         "analyses": entry.analyses,
@@ -177,7 +196,7 @@ def _demonstrated(task: Task) -> float | None:
         over = {"sum": rewards.sum(), "min": rewards.min(), "max": rewards.max(), "last": rewards[-1]}
         return float(over[task.metric.reduce])
     value = task.demonstration.provenance.get(task.metric.name)
-    return None if value is None else float(value)
+    return float(value) if isinstance(value, int | float) else None
 
 
 def _demonstrator(task: Task) -> dict[str, Any] | None:

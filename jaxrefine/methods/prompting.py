@@ -9,6 +9,7 @@ from string import Template
 from typing import Any
 
 from envs.base import Column, Schema
+from jaxrefine.config import Config
 from jaxrefine.llm import Message
 from jaxrefine.task import Task
 
@@ -31,12 +32,12 @@ def messages(task: Task, purpose: str, fields: Mapping[str, str]) -> tuple[Messa
     Args:
         task: what the program is for.
         purpose: the template's name.
-        fields: what the template asks for besides the task and the specification.
+        fields: what the template and the specification ask for besides the task; see ``numbers``.
 
     Raises:
         KeyError: the template asks for a field that is missing.
     """
-    shared = {"task": task_text(task), "specification": specification(task)}
+    shared = {"task": task_text(task), "specification": specification(task, fields)}
     body = Template(_text(f"{purpose}.md")).substitute({**shared, **fields})
     return Message("system", _text("system.md").strip()), Message("user", body.strip() + "\n")
 
@@ -47,7 +48,18 @@ def task_text(task: Task) -> str:
     return Template(task.text).substitute(inputs=_inputs(schema), outputs=_outputs(schema)).strip()
 
 
-def specification(task: Task) -> str:
+def numbers(config: Config) -> dict[str, str]:
+    """What the prompts say of the options, so that they say what is so."""
+    return {
+        "learning_rate": f"{config.fit.learning_rate:g}",
+        "updates": f"{config.fit.updates:,}",
+        "wall_s": f"{config.analysis.wall_s:g}",
+        "memory_gb": f"{config.analysis.memory_mb / 1024:g}",
+        "characters": f"{config.analysis.output_kb * 1000:,}",
+    }
+
+
+def specification(task: Task, fields: Mapping[str, str]) -> str:
     """The contract of a policy program, for this task."""
     schema = task.schema
     shapes = schema.observation_shapes
@@ -58,6 +70,8 @@ def specification(task: Task) -> str:
             arguments=", ".join(shapes),
             shapes=", ".join(f"`{name}` {shape}" for name, shape in shapes.items()),
             action_size=str(schema.action_size),
+            learning_rate=fields["learning_rate"],
+            updates=fields["updates"],
         )
         .strip()
     )

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import ast
 import re
+import textwrap
 from dataclasses import dataclass
 from typing import Literal
 
 Kind = Literal["program", "analysis", "done"]
 
 _FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})[^\n`]*\n(.*?)(?:^[ \t]*\1[`~]*[ \t]*$|\Z)", re.DOTALL | re.MULTILINE)
-_DECISION = re.compile(
-    r"^\W*decision\W*[:\]\s*_#-]*\s*[`*_\"']*(program|analys[ie]s|done)\b", re.IGNORECASE | re.MULTILINE
-)
+# the word must end its line: prose that goes on ("done would have been premature") decides nothing
+_DECISION = re.compile(r"^\W*decision\W*(program|analys[ie]s|done)[^\w\n]*$", re.IGNORECASE | re.MULTILINE)
 _DONE = re.compile(r"no further (action|change)s? (is |are )?needed", re.IGNORECASE)
 
 
@@ -58,7 +58,7 @@ def find_decision(reply: str, class_name: str) -> Decision:
     Raises:
         ReplyError: it decides nothing, or lacks the code that its decision needs.
     """
-    stated = _DECISION.findall(reply)
+    stated = _DECISION.findall(_FENCE.sub("", _plain(reply)))
     if stated:
         word = stated[-1].lower()
         if word == "done":
@@ -81,7 +81,8 @@ def find_decision(reply: str, class_name: str) -> Decision:
 
 
 def _last(reply: str, pattern: str) -> str | None:
-    blocks = [match.group(2) for match in _FENCE.finditer(reply)]
+    reply = _plain(reply)
+    blocks = [textwrap.dedent(match.group(2)) for match in _FENCE.finditer(reply)]
     if not blocks and _parses(reply):
         blocks = [reply]  # nothing but code, without a fence
     fitting = [block for block in blocks if re.search(pattern, block, re.MULTILINE)]
@@ -91,9 +92,14 @@ def _last(reply: str, pattern: str) -> str | None:
 def _parses(text: str) -> bool:
     try:
         ast.parse(text)
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
     return True
+
+
+def _plain(reply: str) -> str:
+    """With one kind of line ends."""
+    return reply.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def _cut(reply: str) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from jaxrefine.analysis import Limits, check_analysis, run_analysis
 from jaxrefine.config import Config
+from jaxrefine.errors import UserError
 from jaxrefine.methods.conversation import Conversation
 from jaxrefine.methods.prompting import column_list
 from jaxrefine.methods.replies import ReplyError, find_analyses, find_program
@@ -93,6 +94,7 @@ class Rounds:
             except ReplyError as error:
                 problem = str(error)
             if problem is None:
+                self._hold_to_its_file(current)
                 return
             problems.append(f"attempt {attempt}: {problem}")
             self.run.write_text(f"round_{k}/checks.txt", "\n\n".join(problems) + "\n")
@@ -108,6 +110,15 @@ class Rounds:
             f"round {k} has no usable program after {len(problems)} attempts; the last problem: "
             f"{problems[-1].split(': ', 1)[1]} All are in {self.run.path / f'round_{k}' / 'checks.txt'}"
         )
+
+    def _hold_to_its_file(self, current: Round) -> None:
+        """A round's program is what its file says: people read it there, and other commands run it from there."""
+        name = f"round_{current.number}/policy.py"
+        if self.run.read_text(name) != current.source:
+            raise UserError(
+                f"{self.run.file(name)} is not the program that this run checked and fitted: it was changed since. "
+                "Restore it, or start a new run directory"
+            )
 
     def _check(self, current: Round, source: str, attempt: int) -> str | None:
         def check() -> dict[str, Any]:
@@ -134,8 +145,10 @@ class Rounds:
             self.run.write_json(f"round_{current.number}/fit.json", found["curves"])
             nll = [value for value in found["validation_nll"] if value is not None]
             spread = f"{min(nll):.3f} ... {max(nll):.3f}" if nll else "not finite"
+            skipped = sum(found["skipped"])
+            beside = f"; {skipped} updates skipped, their gradient was not finite" if skipped else ""
             return {key: value for key, value in found.items() if key != "curves"} | {
-                "line": f"{self.config.seeds} seeds, validation NLL {spread} nats a step"
+                "line": f"{self.config.seeds} seeds, validation NLL {spread} nats a step{beside}"
             }
 
         result = self._step(current, "fit", fit, "fit to the demonstration", attempt)

@@ -175,7 +175,6 @@ def print_summary(summary: Mapping[str, Any], console: Console) -> None:
     for title in (f"{metric['name']}{unit}", "validation NLL", "parameters"):
         table.add_column(title, justify="right")
     table.add_column("decision")
-    table.add_column("accepted")
     for entry in summary["rounds"]:
         chosen = entry["round"] == summary["best_round"]
         table.add_row(
@@ -184,7 +183,6 @@ def print_summary(summary: Mapping[str, Any], console: Console) -> None:
             _number((entry["nll"] or {}).get("validation"), digits=3),
             _number(entry["parameters"], digits=0),
             str(entry["decision"]),
-            "yes" if entry["accepted"] else "no",
         )
     table.add_section()
     if demonstration.get("test"):

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from jaxrefine.errors import UserError
 from jaxrefine.run.events import Event, EventLog, new_event
 
 Json = Any
@@ -28,7 +29,7 @@ class Steps:
         self._log = log
         self._listeners: list[Listener] = []
         self._running: str | None = None
-        self._finished = {str(event["step"]): event for event in log.named("step_finished")}
+        self._finished = {str(event["step"]): event for event in log.named("step_finished") if _is_whole(event, log)}
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
         """Call `listener` with each event from now on, after it is on the disk; what is returned ends that."""
@@ -104,3 +105,10 @@ class Steps:
         for listener in tuple(self._listeners):
             listener(end)
         return end["result"]
+
+
+def _is_whole(event: Event, log: EventLog) -> bool:
+    missing = {"step", "wall_s", "result"} - set(event)
+    if missing:
+        raise UserError(f"{log.path} is damaged: a step_finished event lacks {', '.join(sorted(missing))}.")
+    return True

@@ -16,17 +16,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrefine.errors import UserError
 from jaxrefine.learn.evaluate import Measure, evaluate
 from jaxrefine.learn.imitation import FitSettings, fit_seeds
 from jaxrefine.learn.rollout import key_per_episode, rollout
 from jaxrefine.policy.checks import check_program
-from jaxrefine.policy.program import Params, PolicySpec, Program, load_program
+from jaxrefine.policy.program import PolicySpec, Program, load_program
 from jaxrefine.policy.source import ProgramError
-from jaxrefine.run.files import whole_file
 from jaxrefine.stats import describe
 from jaxrefine.tables import column_names, to_columns, write_parquet
 from jaxrefine.task import Task
+from jaxrefine.worker.arrays import load_arrays, save_arrays
 
 Progress = Callable[[int, int], None]
 # the parts of the root key, so that no two purposes share randomness
@@ -46,6 +45,7 @@ class Worker:
         seed: root of all randomness.
         fit_settings: of imitation learning.
         chunk: episodes that are rolled out, with everything logged, at once.
+        evaluation_chunk: episodes that are evaluated at once, over all fits.
         progress: called with (done, total) during long calls.
     """
 
@@ -53,6 +53,7 @@ class Worker:
     seed: int = 0
     fit_settings: FitSettings = field(default_factory=FitSettings)
     chunk: int = 64
+    evaluation_chunk: int = 8192
     progress: Progress = _silent
 
     @classmethod
@@ -76,7 +77,10 @@ class Worker:
     def _load(self, source: str) -> Program:
         """The program of this source; the same object each time, so that compiled functions are found again."""
         if source not in self._loaded:
-            self._loaded.clear()  # one program at a time: its compiled functions hold memory
+            self._loaded.clear()
+            # one program at a time: functions compiled for an earlier one would stay in memory for ever
+            for compiled in (fit_seeds, evaluate, rollout):
+                compiled.clear_cache()  # type: ignore[attr-defined]  # jax.stages does not declare it
             self._loaded[source] = load_program(source, self._spec)
         return self._loaded[source]
 
@@ -133,14 +137,14 @@ class Worker:
         result = fit_seeds(
             program.apply, program.initial, observations, jnp.asarray(demonstration.actions), keys, self.fit_settings
         )
-        if not np.isfinite(np.asarray(result.best_train_nll)).any():
+        if not (np.isfinite(result.best_train_nll) & (result.skipped < result.updates)).any():
             raise ProgramError(
-                "Imitation learning failed: the likelihood of the demonstration's actions was not finite at any "
-                "update. Look for a variance that can shrink to nothing, a division by zero, or a parameter that runs "
-                "off to infinity."
+                "Imitation learning failed: the likelihood of the demonstration's actions, or its gradient, was not "
+                "finite at any update. Look for a variance that can shrink to nothing, a division by zero, or a "
+                "parameter that runs off to infinity."
             )
-        _save_arrays(folder / "initial_weights.npz", program.initial)
-        _save_arrays(folder / "fits.npz", result.params)
+        save_arrays(folder / "initial_weights.npz", program.initial)
+        save_arrays(folder / "fits.npz", result.params)
         every = self.fit_settings.check_every
         looks = (1 + np.arange(result.train_nll.shape[1])) * every
         return {
@@ -170,19 +174,29 @@ class Worker:
         test, validation = protocol.test_seeds, protocol.validation_seeds
         seeds = np.array(test + validation)
         env_params = self._params_for(tuple(seeds.tolist()))
-        params = _load_arrays(folder / "fits.npz")
-        result = evaluate(
-            self.task.env,
-            program.apply,
-            env_params,
-            params,
-            jnp.arange(len(seeds)),
-            key_per_episode(self._key(_EVALUATE), len(seeds)),
-            measure=Measure(metric.of, metric.reduce),
-            steps=protocol.steps,
-            sampled=protocol.sampled,
-        )
-        values, steps, terminated = (np.asarray(x) for x in (result.value, result.steps, result.terminated))
+        params = load_arrays(folder / "fits.npz")
+        keys = key_per_episode(self._key(_EVALUATE), len(seeds))
+        fits = len(next(iter(params.values())))
+        size = min(fits, max(1, self.evaluation_chunk // len(seeds)))
+        parts = []
+        for start in range(0, fits, size):
+            # the last chunk is filled up with repetitions, so that it has the compiled shape
+            chosen_fits = np.minimum(np.arange(start, start + size), fits - 1)
+            part = evaluate(
+                self.task.env,
+                program.apply,
+                env_params,
+                {name: jnp.asarray(value[chosen_fits]) for name, value in params.items()},
+                jnp.arange(len(seeds)),
+                keys,
+                measure=Measure(metric.of, metric.reduce),
+                steps=protocol.steps,
+                sampled=protocol.sampled,
+            )
+            kept = min(size, fits - start)
+            parts.append([np.asarray(x[:kept]) for x in (part.value, part.steps, part.terminated)])
+            self.progress(min(start + size, fits), fits)
+        values, steps, terminated = (np.concatenate(pieces) for pieces in zip(*parts, strict=True))
         is_test = np.arange(len(seeds)) < len(test)
         on_validation = values[:, ~is_test].mean(axis=1)
         # a fit that failed has NaN here and is never chosen while another exists
@@ -194,7 +208,7 @@ class Worker:
             columns = {"fit_seed": fit_seed, "seed": episode, "value": values[:, mask], "steps": steps[:, mask]}
             columns["terminated"] = terminated[:, mask]
             write_parquet(folder / f"{name}.parquet", [{k: v.ravel() for k, v in columns.items()}])
-        _save_arrays(folder / "weights.npz", {k: v[chosen] for k, v in params.items()})
+        save_arrays(folder / "weights.npz", {k: v[chosen] for k, v in params.items()})
         means = values[:, is_test].mean(axis=1)
         return {
             "chosen": chosen,
@@ -222,7 +236,7 @@ class Worker:
         """
         program, protocol = self._load(source), self.task.protocol
         env_params = self._params_for(protocol.rollout_seeds)
-        params = {k: jnp.asarray(v) for k, v in _load_arrays(folder / "weights.npz").items()}
+        params = {k: jnp.asarray(v) for k, v in load_arrays(folder / "weights.npz").items()}
         by_mean = (episodes + 1) // 2
         number = np.arange(episodes)
         sampled = number >= by_mean
@@ -272,17 +286,3 @@ def _sample(values: np.ndarray, over: str) -> dict[str, Any]:
     if not np.isfinite(values).all():
         return {"mean": None, "std": None, "std_sample": None, "n": int(values.size), "over": over}
     return asdict(describe(values)) | {"over": over}
-
-
-def _save_arrays(path: Path, arrays: Params) -> None:
-    with whole_file(path) as temporary, temporary.open("wb") as file:
-        named: dict[str, Any] = {name: np.asarray(value) for name, value in arrays.items()}
-        np.savez(file, **named)
-
-
-def _load_arrays(path: Path) -> dict[str, np.ndarray]:
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays.files}
-    except (OSError, ValueError, EOFError) as error:
-        raise UserError(f"the parameters in {path} cannot be read: {error}") from error

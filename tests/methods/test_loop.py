@@ -234,3 +234,31 @@ def test_other_options_than_it_was_started_with_are_noticed_by_the_transcript(tm
     (tmp_path / "run" / "events.jsonl").write_text("")
     with pytest.raises(UserError, match="start a new run directory"):
         run(tmp_path, GOOD, config(rollouts=8))
+
+
+def test_a_run_without_the_answers_it_has_used_is_refused(tmp_path: Path) -> None:
+    run(tmp_path, GOOD)
+    (tmp_path / "run" / "transcript.jsonl").unlink()
+    with pytest.raises(UserError, match="does not hold"):
+        run(tmp_path, [code(BETTER), *GOOD[1:]])
+
+
+def test_a_program_that_was_edited_behind_the_runs_back_is_noticed(tmp_path: Path) -> None:
+    run(tmp_path, GOOD)
+    (tmp_path / "run" / "round_0" / "policy.py").write_text(BETTER)
+    with pytest.raises(UserError, match="was changed since"):
+        run(tmp_path, GOOD)
+
+
+def test_a_finished_run_that_is_started_again_says_the_same(tmp_path: Path) -> None:
+    first = run(tmp_path, GOOD)
+    assert run(tmp_path, ["never asked"]) == first
+
+
+def test_the_prompts_say_the_options_that_hold(tmp_path: Path) -> None:
+    settings = config()
+    settings.analysis.wall_s, settings.fit.learning_rate = 17.0, 0.02
+    run(tmp_path, GOOD, settings)
+    text = (tmp_path / "run" / "transcript.jsonl").read_text()
+    assert "17 seconds and 4 GB" in text
+    assert "step size 0.02, 60 updates" in text

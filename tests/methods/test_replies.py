@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import textwrap
 
 import pytest
 from hypothesis import given
@@ -27,6 +28,8 @@ def fenced(code: str, fence: str = "```", language: str = "python") -> str:
         "[Program]\n  ```python\n" + PROGRAM + "  ```",
         PROGRAM,
         "```python\n" + PROGRAM,  # cut off behind the code
+        fenced(PROGRAM).replace("\n", "\r\n") + "prose behind it",
+        "1. The program:\n\n" + textwrap.indent(fenced(PROGRAM), "   "),
     ],
 )
 def test_a_program_is_found_whatever_stands_around_it(reply: str) -> None:
@@ -60,6 +63,15 @@ def test_a_cut_reply_is_named_as_such() -> None:
         ("[Program]\n" + fenced(PROGRAM), Decision("program", PROGRAM)),
         ("More tests:\n" + fenced(ANALYSES), Decision("analysis", ANALYSES)),
         ("No further action is needed.", Decision("done")),
+        (
+            "[Decision]\nprogram\n" + fenced(PROGRAM + '"""Decision: done"""\n'),
+            Decision("program", PROGRAM + '"""Decision: done"""\n'),
+        ),
+        (
+            "[Decision]\nprogram\n" + fenced(PROGRAM) + "Decision: done would be premature.",
+            Decision("program", PROGRAM),
+        ),
+        ("[Decision]\r\ndone\r\n", Decision("done")),
         # code of the wrong kind beside the stated decision
         (fenced(ANALYSES) + "[Decision]\nprogram\n" + fenced(PROGRAM), Decision("program", PROGRAM)),
     ],
@@ -80,6 +92,11 @@ def test_a_decision_is_read_or_inferred(reply: str, decision: Decision) -> None:
 def test_a_reply_that_decides_nothing_says_so(reply: str, says: str) -> None:
     with pytest.raises(ReplyError, match=says):
         find_decision(reply, "P")
+
+
+def test_text_that_no_parser_survives_is_just_no_code() -> None:
+    with pytest.raises(ReplyError):
+        find_program("-" * 20_000 + "x", "P")
 
 
 @given(st.text(), st.text())

@@ -18,7 +18,6 @@ ROUND = {
     "metric": {"mean": 872.0, **SPREAD},
     "nll": {"train": -2.5, "validation": -2.3125},
     "decision": "program",
-    "accepted": True,
     "parameters": 45,
 }
 SUMMARY: dict[str, Any] = {
@@ -132,8 +131,8 @@ def test_the_summary_is_a_table_of_rounds(run: RunDirectory, plain: bool) -> Non
     print_summary(SUMMARY, console)
     shown = re.sub(r"\x1b\[[\d;]*m", "", stream.getvalue())
     rows = [re.split(r" {2,}", line.strip()) for line in shown.splitlines()]
-    assert ["0", "872.0 ± 29.3 (n=10)", "-2.312", "45", "program", "yes"] in rows
-    assert ["* 1", "911.3 ± 9.3 (n=10)", "-2.312", "45", "done", "yes"] in rows
+    assert ["0", "872.0 ± 29.3 (n=10)", "-2.312", "45", "program"] in rows
+    assert ["* 1", "911.3 ± 9.3 (n=10)", "-2.312", "45", "done"] in rows
     assert ["demonstrator", "877.4 ± 23.5 (n=10)"] in rows
     assert ["demonstrated episode", "871.0"] in rows
     assert "best round: 1 (*)" in shown
@@ -146,7 +145,7 @@ def test_the_summary_is_a_table_of_rounds(run: RunDirectory, plain: bool) -> Non
 def test_the_summary_of_a_failed_run_says_why(run: RunDirectory) -> None:
     summary = copy.deepcopy(SUMMARY)
     summary |= {"status": "failed", "reason": "no program passed its checks", "best_round": None}
-    summary["rounds"] = [{**ROUND, "metric": None, "nll": None, "parameters": None, "accepted": False}]
+    summary["rounds"] = [{**ROUND, "metric": None, "nll": None, "parameters": None}]
     summary["resources"]["cost"] = 1.25
     stream = io.StringIO()
     print_summary(summary, Console(run, stream))
@@ -154,7 +153,7 @@ def test_the_summary_of_a_failed_run_says_why(run: RunDirectory) -> None:
     assert "best round" not in stream.getvalue()
     assert "$1.25" in stream.getvalue()
     assert "report.html" not in stream.getvalue()
-    assert re.search(r"0 +- +- +- +program +no", stream.getvalue())
+    assert re.search(r"0 +- +- +- +program", stream.getvalue())
 
 
 def test_a_stream_without_the_characters_gets_others(run: RunDirectory) -> None:
