@@ -13,6 +13,7 @@ The last kind stands for an answer that was paid for and held nothing; playing b
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -33,6 +34,10 @@ from jaxrefine.llm.client import (
 FORMAT = 1
 
 T = TypeVar("T")
+
+
+# a sign only where a number's own can stand, so that ranges and dashes stay words
+_NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?")
 
 
 class TranscriptError(LLMError):
@@ -236,6 +241,7 @@ class TranscriptClient:
         self._strict = strict
         self._on_notice = on_notice
         self._next = 0
+        self._told_of_numbers = False
 
     def complete(self, request: Request) -> Completion:
         """The next recorded answer.
@@ -266,7 +272,14 @@ class TranscriptClient:
                     f"{text}; {self._path} was recorded with other prompts: record the conversation anew, or play it "
                     "with llm.strict=false"
                 )
-            self._on_notice(text)
+            if not same_but_for_numbers(exchange.messages, request.messages):
+                self._on_notice(text)
+            elif not self._told_of_numbers:
+                self._told_of_numbers = True
+                self._on_notice(
+                    f"{text}: in numbers only, as rounding differs between machines and versions. The recorded replies "
+                    "answer the recorded numbers; further such differences are not told"
+                )
         self._next += 1
         return exchange.completion
 
@@ -287,6 +300,13 @@ class TranscriptClient:
         self._next += 1
 
 
+def same_but_for_numbers(recorded: tuple[Message, ...], asked: tuple[Message, ...]) -> bool:
+    """Whether two prompts have the same words, and differ in the values of numbers at most."""
+    return [(m.role, _NUMBER.sub("#", m.content)) for m in recorded] == [
+        (m.role, _NUMBER.sub("#", m.content)) for m in asked
+    ]
+
+
 def first_difference(recorded: tuple[Message, ...], asked: tuple[Message, ...]) -> str:
     """Where two prompts part, in words: message, line, and both texts at that line."""
     for number, (old, new) in enumerate(zip(recorded, asked, strict=False), start=1):
@@ -301,13 +321,17 @@ def first_difference(recorded: tuple[Message, ...], asked: tuple[Message, ...]) 
         )
         return (
             f"first difference in message {number} ({new.role}), line {line + 1}: "
-            f"recorded {_quoted(old_lines, line)}, now {_quoted(new_lines, line)}"
+            f"recorded {_quoted(old_lines, new_lines, line)}, now {_quoted(new_lines, old_lines, line)}"
         )
     return f"first difference: recorded {len(recorded)} messages, now {len(asked)}"
 
 
-def _quoted(lines: list[str], index: int, width: int = 60) -> str:
+def _quoted(lines: list[str], others: list[str], index: int, width: int = 60) -> str:
+    """The line from shortly before the place where it parts from the other one's."""
     if index >= len(lines):
         return "nothing"
-    text = lines[index]
-    return repr(text if len(text) <= width else text[:width] + "...")
+    text, other = lines[index], others[index] if index < len(others) else ""
+    parts = next((i for i, (a, b) in enumerate(zip(text, other, strict=False)) if a != b), min(len(text), len(other)))
+    start = max(0, parts - width // 2) if len(text) > width else 0
+    shown = text[start : start + width]
+    return repr(f"{'...' if start else ''}{shown}{'...' if start + width < len(text) else ''}")

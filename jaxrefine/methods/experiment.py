@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -80,6 +80,7 @@ def run_experiment(config: Config, task: Task, run: RunDirectory, client: Client
     Raises:
         UserError: something that a person can mend stopped the run.
     """
+    config = _settle_revisions(config, client, run)
     worker = Worker.from_options(task, config.seed, asdict(config.fit), run.progress)
     recorder = Recorder(
         client,
@@ -157,8 +158,19 @@ def _header(config: Config, client: Client) -> dict[str, Any]:
         "model": getattr(client, "model", None) or config.llm.model or client.name,
         "provider": f"recorded through the {client.name} provider",
         "prompt_version": prompting.version(),
+        "revisions": config.refine.rounds,
         "note": "",
     }
+
+
+def _settle_revisions(config: Config, client: Client, run: RunDirectory) -> Config:
+    """The options with no more revisions than a played conversation was recorded with."""
+    played = getattr(client, "transcript", None)
+    recorded = None if played is None else played.header.get("revisions")
+    if not isinstance(recorded, int) or recorded >= config.refine.rounds:
+        return config
+    run.notice(f"this conversation was recorded with refine.rounds={recorded}; so this run makes {recorded} revisions")
+    return replace(config, refine=replace(config.refine, rounds=recorded))
 
 
 def _best(done: list[Round], task: Task) -> int | None:

@@ -17,6 +17,7 @@ from jaxrefine.llm import (
     TranscriptError,
     read_transcript,
 )
+from jaxrefine.llm.transcript import first_difference, same_but_for_numbers
 
 HEADER = {"task": "car_racing", "chain": "0", "model": "m", "prompt_version": "1"}
 
@@ -120,6 +121,35 @@ def test_a_drifted_prompt_is_a_notice(recording: Path) -> None:
     assert len(notices) == 1
     for part in ("`generate` of round 0, attempt 0", "message 2 (user), line 2: recorded 'line two', now 'line 2'"):
         assert part in notices[0]
+
+
+def test_prompts_that_differ_in_numbers_only_are_told_once(tmp_path: Path) -> None:
+    recorded = [
+        request("revise", k, text=f"Round {k}: return 911±23, rho -0.52, loss 1.5e-03; g0-0.1:0.12") for k in (0, 1)
+    ]
+    path = tmp_path / "recorded.jsonl"
+    recorder = Recorder(ScriptedClient(["first", "second"]), path, HEADER)
+    for asked in recorded:
+        recorder.complete(asked)
+    notices: list[str] = []
+    player = TranscriptClient(path, on_notice=notices.append)
+    for k in (0, 1):
+        player.complete(request("revise", k, text=f"Round {k}: return 910±24, rho +0.5, loss 1.4e+03; g0-0.1:0.13"))
+    assert len(notices) == 1
+    assert "in numbers only" in notices[0]
+
+
+@pytest.mark.parametrize("now", ["return 911 pm 23", "returns 911±23", "return 911±23 more", "return nothing±23"])
+def test_other_words_are_no_difference_of_numbers(now: str) -> None:
+    assert not same_but_for_numbers((Message("user", "return 911±23"),), (Message("user", now),))
+
+
+def test_a_difference_far_into_a_line_is_shown_where_it_is() -> None:
+    line = "x" * 200
+    said = first_difference((Message("user", line + "old" + line),), (Message("user", line + "new" + line),))
+    assert "xold" in said
+    assert "xnew" in said
+    assert len(said) < 300
 
 
 def test_a_drifted_prompt_is_an_error_when_strict(recording: Path) -> None:

@@ -14,7 +14,7 @@ from toy import PROGRAM, STEPS, make_task
 
 from jaxrefine.config import Config
 from jaxrefine.errors import UserError
-from jaxrefine.llm import Request, ScriptedClient
+from jaxrefine.llm import Request, ScriptedClient, TranscriptClient
 from jaxrefine.methods.experiment import run_experiment
 from jaxrefine.run import RunDirectory
 
@@ -262,3 +262,15 @@ def test_the_prompts_say_the_options_that_hold(tmp_path: Path) -> None:
     text = (tmp_path / "run" / "transcript.jsonl").read_text()
     assert "17 seconds and 4 GB" in text
     assert "step size 0.02, 60 updates" in text
+
+
+def test_a_played_conversation_is_followed_as_far_as_it_was_recorded(tmp_path: Path) -> None:
+    first = run(tmp_path, [code(PROGRAM), code(ANALYSES), decide("program", BETTER)], config(rounds=1))
+    played = tmp_path / "played"
+    client = TranscriptClient(tmp_path / "run" / "transcript.jsonl", strict=True)
+    with RunDirectory.open_or_create(played) as directory:
+        again = run_experiment(config(rounds=6), make_task(tmp_path), directory, client)
+        assert any("recorded with refine.rounds=1" in str(event.get("text")) for event in directory.events)
+    for key in ("rounds", "best_round", "status"):
+        assert again[key] == first[key]
+    assert [entry["decision"] for entry in again["rounds"]] == ["program", "limit"]
