@@ -199,6 +199,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.json:
             result = {
                 **asdict(comparison),
+                "run": options.run.resolve().name,
                 "recorded_mean": comparison.recorded_mean,
                 "gymnasium_mean": comparison.gymnasium_mean,
                 "difference_percent": comparison.difference,
