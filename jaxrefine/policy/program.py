@@ -7,13 +7,10 @@ room can save, average, shard and differentiate without knowing Flax.
 
 from __future__ import annotations
 
-import linecache
-import signal
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from types import FrameType
+from types import CodeType
 from typing import Any
 
 import jax
@@ -21,7 +18,9 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
+from jaxrefine.policy.guard import FILENAME, complaints, deadline, remember_lines
 from jaxrefine.policy.source import ProgramError, check_source, restricted_builtins
+from jaxrefine.policy.tracing import check_returned, check_same, trace
 
 Params = dict[str, Array]
 Observation = Mapping[str, Array]
@@ -29,7 +28,7 @@ Info = dict[str, Float[Array, ""]]
 # (parameters, ONE observation) -> mean (A,), lower Cholesky factor of the covariance (A, A), named scalars
 Apply = Callable[[Params, Observation], tuple[Float[Array, "a"], Float[Array, "a a"], Info]]
 
-FILENAME = "policy.py"
+MAX_PARAMETERS = 10_000
 
 
 @dataclass(frozen=True)
@@ -92,18 +91,49 @@ def load_program(source: str, spec: PolicySpec, *, seconds: float = 20.0) -> Pro
         ProgramError: one paragraph saying what is wrong.
     """
     tree = check_source(source, spec.class_name, spec.arguments)
-    # so that a traceback shows the program's own lines
-    linecache.cache[FILENAME] = (len(source), None, source.splitlines(keepends=True), FILENAME)
+    remember_lines(source)
+    with deadline(seconds, "before it could be traced"):
+        with complaints("compiling the program"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # such as a backslash in a docstring
+            code = compile(tree, FILENAME, "exec", dont_inherit=True)
+        initial, apply = _build(code, spec)
+        example = {key: jax.ShapeDtypeStruct(shape, jnp.result_type(float)) for key, shape in spec.observation}
+        with complaints("calling the module"):
+            first = trace(apply, initial, example, where="__call__")
+            check_same(first, trace(apply, initial, example, where="__call__"), "__call__")
+        again, apply_again = _build(code, spec)
+        with complaints("calling the module"):
+            check_same(first, trace(apply_again, again, example, where="__call__"), "__call__")
+    if not (list(initial) == list(again) and all(bool(jnp.array_equal(initial[k], again[k])) for k in initial)):
+        raise ProgramError("The parameters start differently each time the class is built; give them fixed values.")
+    return _finish(source, initial, apply, tuple(sorted(first.returned[2])))
+
+
+def _build(code: CodeType, spec: PolicySpec) -> tuple[Params, Apply]:
+    """Run the program's text in a namespace of its own, and build its class."""
     namespace: dict[str, Any] = {"__builtins__": restricted_builtins(), "__name__": "policy"}
-    with _complaints("building the module"), _deadline(seconds):
-        exec(compile(tree, FILENAME, "exec"), namespace)
-        module = namespace[spec.class_name](rngs=nnx.Rngs(0))
+    rngs = nnx.Rngs(0)
+
+    def values() -> Params:
+        return _parameters(namespace[spec.class_name](rngs=rngs), spec.class_name)
+
+    with complaints("building the module"):
+        exec(code, namespace)
+        trace(values, where="__init__")  # its size is known before anything is computed
+        module = namespace[spec.class_name](rngs=rngs)
+        initial = _parameters(module, spec.class_name)
         graphdef, state = nnx.split(module)
-    initial, restore = _parameters(module, state, spec.class_name)
+    for name, value in initial.items():
+        if not bool(jnp.isfinite(value).all()):
+            raise ProgramError(f"The parameter `{name}` starts with a value that is not finite.")
+    leaves, treedef = jax.tree.flatten(state, is_leaf=_is_variable)
 
     def apply(params: Params, observation: Observation) -> tuple[Array, Array, Info]:
-        policy = nnx.merge(graphdef, restore(params))
-        mean, scale_tril, info = policy(**{key: observation[key] for key in spec.arguments})
+        new = [leaf.replace(params[name]) for leaf, name in zip(leaves, initial, strict=True)]
+        policy = nnx.merge(graphdef, jax.tree.unflatten(treedef, new))
+        returned = policy(**{key: observation[key] for key in spec.arguments})
+        check_returned(returned, spec.action_size)
+        mean, scale_tril, info = returned
         dtype = jnp.result_type(float)
         return (
             jnp.asarray(mean, dtype),
@@ -111,129 +141,83 @@ def load_program(source: str, spec: PolicySpec, *, seconds: float = 20.0) -> Pro
             {key: jnp.asarray(value, dtype) for key, value in info.items()},
         )
 
-    example = {key: jax.ShapeDtypeStruct(shape, jnp.result_type(float)) for key, shape in spec.observation}
-    with _complaints("calling the module"), _deadline(seconds):
-        returned = jax.eval_shape(lambda params, obs: nnx.merge(graphdef, restore(params))(**obs), initial, example)
-    info_keys = _check_returned(returned, spec)
-    return Program(source, initial, apply, info_keys)
+    return initial, apply
 
 
-def _parameters(module: nnx.Module, state: nnx.State, name: str) -> tuple[Params, Callable[[Params], nnx.State]]:
-    """The module's parameters by path, and the function that puts new values back into its state."""
-    leaves, treedef = jax.tree_util.tree_flatten_with_path(state, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))
-    params: Params = {}
-    for path, leaf in leaves:
-        where = "/".join(str(getattr(part, "key", part)) for part in path)
-        if not isinstance(leaf, nnx.Param):
+def _finish(source: str, initial: Params, apply: Apply, info_keys: tuple[str, ...]) -> Program:
+    """The program, which from now on reports these names whenever it is traced, or fails."""
+
+    def same_names(params: Params, observation: Observation) -> tuple[Array, Array, Info]:
+        mean, scale_tril, info = apply(params, observation)
+        if tuple(sorted(info)) != info_keys:
+            changed = ", ".join(f"`{key}`" for key in sorted(set(info) ^ set(info_keys))[:5])
             raise ProgramError(
-                f"`self.{where.replace('/', '.')}` holds {type(leaf).__name__}; the state of a policy is nnx.Param and "
-                "Python numbers only. Wrap a trainable value in nnx.Param, and compute constants in `__call__`."
+                f"The keys of `info` change from one call to the next ({changed}); report the same names each time."
             )
-        value = jnp.asarray(leaf[...])
+        return mean, scale_tril, info
+
+    return Program(source, initial, same_names, info_keys)
+
+
+def _is_variable(leaf: Any) -> bool:
+    return isinstance(leaf, nnx.Variable)
+
+
+def _parameters(module: nnx.Module, class_name: str) -> Params:
+    """The module's parameters by path, in the order of its state."""
+    _check_attributes(module, "self", set())
+    params: Params = {}
+    for path, leaf in jax.tree_util.tree_flatten_with_path(nnx.state(module), is_leaf=_is_variable)[0]:
+        parts = [str(getattr(part, "key", part)) for part in path]
+        where = "/".join(parts)
+        if not all(part.isidentifier() or part.isdecimal() for part in parts):
+            raise ProgramError(f"The parameter `{where}` has a key that is not a name; rename it.")
+        value = leaf.get_value()
+        if isinstance(value, bool | int):
+            raise ProgramError(f"The parameter `{where}` is the integer {value}; write it as a float, e.g. 1.0.")
+        if not isinstance(value, float | jax.Array):
+            kind = "None" if value is None else f"of type {type(value).__name__}"
+            raise ProgramError(
+                f"The value of the parameter `{where}` is {kind}; write a number or an array of numbers, as in "
+                "`nnx.Param(jnp.array(0.5))`."
+            )
+        value = jnp.asarray(value)
         if not jnp.issubdtype(value.dtype, jnp.floating):
             raise ProgramError(f"The parameter `{where}` has dtype {value.dtype}; write it as a float, e.g. 1.0.")
-        if not bool(jnp.isfinite(value).all()):
-            raise ProgramError(f"The parameter `{where}` starts with a value that is not finite.")
+        if value.size == 0:
+            raise ProgramError(f"The parameter `{where}` has shape {value.shape}, no element at all; remove it.")
         # a weak type would recompile every function at its first update
         params[where] = jax.lax.convert_element_type(value, jnp.result_type(float))
     if not params:
-        raise ProgramError(f"`{name}` has no nnx.Param: there is nothing to learn.")
-    if _shares_state(module):
-        raise ProgramError(f"`{name}` holds the same submodule or parameter in two places; give each its own.")
-    names, variables = list(params), [leaf for _, leaf in leaves]
-
-    def restore(values: Params) -> nnx.State:
-        return jax.tree_util.tree_unflatten(
-            treedef, [v.replace(values[n]) for n, v in zip(names, variables, strict=True)]
+        raise ProgramError(f"`{class_name}` has no nnx.Param: there is nothing to learn.")
+    size = sum(value.size for value in params.values())
+    if size > MAX_PARAMETERS:
+        raise ProgramError(
+            f"`{class_name}` has {size:,} parameters; at most {MAX_PARAMETERS:,} are allowed. A policy program is "
+            "small: a person tunes each of its numbers."
         )
-
-    return params, restore
-
-
-def _shares_state(module: nnx.Module) -> bool:
-    seen: set[int] = set()
-
-    def visit(node: Any) -> bool:
-        if isinstance(node, nnx.Variable | nnx.Module):
-            if id(node) in seen:
-                return True
-            seen.add(id(node))
-        if isinstance(node, nnx.Module):
-            return any(visit(v) for k, v in vars(node).items() if not k.startswith("_pytree"))
-        if isinstance(node, list | tuple):
-            return any(visit(v) for v in node)
-        if isinstance(node, dict):
-            return any(visit(v) for v in node.values())
-        return False
-
-    return visit(module)
+    return params
 
 
-def _check_returned(returned: Any, spec: PolicySpec) -> tuple[str, ...]:
-    if not (isinstance(returned, tuple) and len(returned) == 3):
-        raise ProgramError("`__call__` must return three things: mean, scale_tril, info.")
-    mean, scale_tril, info = returned
-    a = spec.action_size
-    for label, value, shape in (("mean", mean, (a,)), ("scale_tril", scale_tril, (a, a))):
-        if getattr(value, "shape", None) != shape:
+def _check_attributes(value: Any, where: str, seen: set[int]) -> None:
+    """Check that a module holds parameters, submodules, numbers and text only, each in one place."""
+    if isinstance(value, nnx.Variable | nnx.Module):
+        if id(value) in seen:
             raise ProgramError(
-                f"`{label}` has shape {getattr(value, 'shape', type(value).__name__)}; for one example it must be "
-                f"{shape}. The program sees ONE example, without a batch axis."
+                f"`{where}` holds a submodule or parameter that stands in two places; give each place its own."
             )
-        if not jnp.issubdtype(value.dtype, jnp.floating):
-            raise ProgramError(f"`{label}` has dtype {value.dtype}; it must be floating point.")
-    if not isinstance(info, dict) or not info:
-        raise ProgramError("`info` must be a dictionary of the weights and latents.")
-    for key, value in info.items():
-        if not (isinstance(key, str) and key.isidentifier() and key.startswith(("weight_", "latent_"))):
-            raise ProgramError(f"The info key {key!r} must be a name that starts with weight_ or latent_.")
-        if getattr(value, "shape", ()) != ():
-            raise ProgramError(
-                f"`info[{key!r}]` has shape {value.shape}; every entry is a scalar. Report the parts of a vector under "
-                "names that say what each is."
-            )
-    if not any(key.startswith("latent_") for key in info):
-        raise ProgramError("`info` reports no latent_*; report every intermediate value, by its meaning.")
-    return tuple(sorted(info))
-
-
-@contextmanager
-def _complaints(doing: str) -> Iterator[None]:
-    """Turn whatever a program raises into one paragraph that shows its own line."""
-    try:
-        yield
-    except ProgramError:
-        raise
-    except (Exception, RecursionError) as error:
-        line = _own_line(error)
-        message = str(error).strip().split("\n\n")[0].replace("\n", " ")[:600]
-        raise ProgramError(f"While {doing}{line}: {type(error).__name__}: {message}") from error
-
-
-def _own_line(error: BaseException) -> str:
-    traceback, line = error.__traceback__, ""
-    while traceback is not None:
-        if traceback.tb_frame.f_code.co_filename == FILENAME:
-            number = traceback.tb_lineno
-            line = f", at line {number} `{linecache.getline(FILENAME, number).strip()}`"
-        traceback = traceback.tb_next
-    return line
-
-
-@contextmanager
-def _deadline(seconds: float) -> Iterator[None]:
-    """Interrupt Python code that does not end. Only a main thread can be interrupted; elsewhere, no deadline."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(signum: int, frame: FrameType | None) -> None:
-        raise ProgramError(f"The program ran for more than {seconds:g} s before it could be traced.")
-
-    previous = signal.signal(signal.SIGALRM, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, previous)
+        seen.add(id(value))
+    if isinstance(value, nnx.Module):
+        for name, part in vars(value).items():
+            if not name.startswith("_pytree"):
+                _check_attributes(part, f"{where}.{name}", seen)
+    elif isinstance(value, tuple):
+        for part in value:
+            _check_attributes(part, where, seen)
+    elif not isinstance(value, nnx.Param | bool | int | float | str):
+        kind = "None" if value is None else type(value).__name__
+        raise ProgramError(
+            f"`{where}` holds {kind}; the state of a policy is nnx.Param and Python numbers only (text, tuples of "
+            "these, submodules, nnx.List and nnx.Dict too). Wrap a trainable value in nnx.Param, and "
+            "compute constants in `__call__`."
+        )

@@ -9,33 +9,19 @@ from __future__ import annotations
 
 import ast
 import builtins
+import warnings
 from typing import Any
 
-IMPORTS = ("jax", "jax.numpy", "flax.nnx")
-_JAX = {"Array", "lax", "nn", "numpy", "vmap"}
-_JAX_SUBMODULES = {"lax", "nn", "numpy"}
-_NNX = {
-    "Dict", "List", "Module", "Param", "Rngs", "celu", "elu", "gelu", "hard_sigmoid", "hard_tanh", "identity",
-    "leaky_relu", "log_sigmoid", "log_softmax", "relu", "relu6", "selu", "sigmoid", "silu", "soft_sign",
-    "softmax", "softplus", "standardize", "swish", "tanh",
-}  # fmt: skip
-_FORBIDDEN_ATTRIBUTES = {
-    "callback", "compat", "custom_call", "debug", "experimental", "export", "ffi", "from_dlpack", "frombuffer",
-    "fromfile", "io_callback", "load", "loadtxt", "fromstring", "outside_call", "pure_callback", "save",
-    "savetxt", "savez", "tofile", "tobytes", "id_print", "id_tap", "infeed", "outfeed", "rng_bit_generator",
-    "rng_uniform", "fromfunction", "frompyfunc", "fromiter", "apply_along_axis", "printoptions",
-    "set_printoptions", "format", "format_map",
-}  # fmt: skip
-_BUILTINS = (
-    "abs", "all", "any", "bool", "dict", "enumerate", "float", "int", "isinstance", "len", "list", "max", "min",
-    "range", "reversed", "round", "set", "slice", "sorted", "staticmethod", "str", "sum", "super", "tuple",
-    "zip", "property", "ValueError", "TypeError", "True", "False", "None",
-)  # fmt: skip
+from jaxrefine.policy.allowlist import BUILTINS, IMPORTABLE, IMPORTS
+from jaxrefine.policy.constants import Number, check_constant
+from jaxrefine.policy.errors import ProgramError as ProgramError
+from jaxrefine.policy.errors import at
+from jaxrefine.policy.form import check_form
+
+MAX_CHARACTERS = 100_000
+MAX_DEPTH = 150  # of nested syntax; Python's own compiler gives up some way above
 _BUILTINS_OUT_OF_SIGHT = ("__build_class__",)
-
-
-class ProgramError(Exception):
-    """Why a program was not accepted: one paragraph its author can act on."""
+_SPECIAL_METHODS = ("__init__", "__call__")
 
 
 def check_source(source: str, class_name: str, arguments: tuple[str, ...]) -> ast.Module:
@@ -53,18 +39,13 @@ def check_source(source: str, class_name: str, arguments: tuple[str, ...]) -> as
         ProgramError: it does not parse, imports or reaches something it may not, or does not define the class
             with the agreed signatures.
     """
-    try:
-        tree = ast.parse(source)
-    except SyntaxError as error:
-        line = (error.text or "").strip()
-        raise ProgramError(f"The program does not parse: {error.msg} at line {error.lineno}: `{line}`.") from error
-    except ValueError as error:
-        raise ProgramError(f"The program does not parse: {error}.") from error
-    _check_module_level(tree)
+    tree = _parse(source)
     aliases = _check_imports(tree)
-    for node in ast.walk(tree):
-        _check_node(node, aliases)
-    _check_class(tree, class_name, arguments)
+    _check_module_level(tree)
+    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    _check_classes(classes, aliases)
+    check_form(tree, aliases, frozenset(classes))
+    _check_policy(classes, class_name, arguments)
     return tree
 
 
@@ -72,140 +53,173 @@ def restricted_builtins() -> dict[str, Any]:
     """The builtins a program sees, with an ``__import__`` that knows ``IMPORTS`` only."""
 
     def limited_import(name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:
-        if level or (name not in IMPORTS and name != "flax"):
+        if level or name not in (*IMPORTS, "flax", "__future__"):
             raise ImportError(f"a policy program imports only {', '.join(IMPORTS)}, not {name}")
         return builtins.__import__(name, globals, locals, fromlist, level)
 
-    names = {name: getattr(builtins, name) for name in _BUILTINS if hasattr(builtins, name)}
-    names |= {name: getattr(builtins, name) for name in _BUILTINS_OUT_OF_SIGHT}
+    names = {name: getattr(builtins, name) for name in (*BUILTINS, *_BUILTINS_OUT_OF_SIGHT) if hasattr(builtins, name)}
     return names | {"__import__": limited_import}
 
 
-def _at(node: ast.AST) -> str:
-    return f"line {getattr(node, 'lineno', '?')}"
+def _parse(source: str) -> ast.Module:
+    if len(source) > MAX_CHARACTERS:
+        raise ProgramError(
+            f"The program has {len(source):,} characters; at most {MAX_CHARACTERS:,} are read. Keep it small: a policy "
+            "is something a person can read."
+        )
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # such as a backslash in a docstring
+            tree = ast.parse(source)
+    except SyntaxError as error:
+        where = f" at line {error.lineno}: `{error.text.strip()[:200]}`" if error.text else ""
+        raise ProgramError(f"The program does not parse: {error.msg}{where}.") from error
+    except ValueError as error:
+        raise ProgramError(f"The program does not parse: {error}.") from error
+    except (RecursionError, MemoryError) as error:
+        raise _too_deep() from error
+    level: list[ast.AST] = [tree]
+    for _ in range(MAX_DEPTH):
+        level = [child for node in level for child in ast.iter_child_nodes(node)]
+    if level:
+        raise _too_deep()
+    return tree
 
 
-def _check_module_level(tree: ast.Module) -> None:
-    for node in tree.body:
-        is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-        allowed = (ast.Import, ast.ImportFrom, ast.ClassDef, ast.FunctionDef, ast.Assign, ast.AnnAssign)
-        if not (is_text or isinstance(node, allowed)):
-            raise ProgramError(
-                f"The module may hold imports, constants, functions and classes only; {_at(node)} is a "
-                f"{type(node).__name__} statement. Move it into the class or leave it out."
-            )
+def _too_deep() -> ProgramError:
+    return ProgramError(
+        "The program does not parse: its expressions are nested too deeply. Split long expressions into named "
+        "intermediate values, or sum an array with jnp.sum."
+    )
 
 
 def _check_imports(tree: ast.Module) -> dict[str, str]:
     """Local names of the imported modules -> their full names."""
-    aliases: dict[str, str] = {}
+    found: list[tuple[str, str, ast.AST]] = []
     for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom) and node not in tree.body:
+            raise ProgramError(f"{at(node).capitalize()} imports inside another statement; put imports at the top.")
         if isinstance(node, ast.Import):
             for name in node.names:
                 if name.name not in IMPORTS:
                     raise _bad_import(node, name.name)
                 if name.name == "flax.nnx" and name.asname is None:
-                    raise ProgramError(f"Write `from flax import nnx` at {_at(node)}.")
-                aliases[name.asname or name.name.split(".")[0]] = name.name if name.asname else "jax"
+                    raise ProgramError(f"Write `from flax import nnx` at {at(node)}.")
+                found.append((name.asname or "jax", name.name if name.asname else "jax", node))
         elif isinstance(node, ast.ImportFrom):
             for name in node.names:
                 full = f"{node.module}.{name.name}"
-                if node.level or not (
-                    full == "flax.nnx"
-                    or (node.module == "jax" and name.name in _JAX_SUBMODULES)
-                    or (node.module == "__future__" and name.name == "annotations")
-                ):
+                if full == "__future__.annotations":
+                    continue
+                if node.level or full not in IMPORTABLE:
                     raise _bad_import(node, full)
-                aliases[name.asname or name.name] = full
+                found.append((name.asname or name.name, full, node))
+    aliases: dict[str, str] = {}
+    for local, full, node in found:
+        if aliases.setdefault(local, full) != full:
+            raise ProgramError(f"`{local}` is imported as two different things; give each its own name ({at(node)}).")
     return aliases
 
 
 def _bad_import(node: ast.AST, name: str) -> ProgramError:
     return ProgramError(
-        f"{_at(node).capitalize()} imports `{name}`. A policy program imports only {', '.join(IMPORTS)} "
+        f"{at(node).capitalize()} imports `{name}`. A policy program imports only {', '.join(IMPORTS)} "
         "(`import jax`, `import jax.numpy as jnp`, `from flax import nnx`); activation functions are under "
         "`jax.nn` and need no import of their own."
     )
 
 
-def _check_node(node: ast.AST, aliases: dict[str, str]) -> None:
-    if isinstance(node, ast.Attribute):
-        _check_attribute(node, aliases)
-    elif isinstance(node, ast.Name):
-        known = node.id in _BUILTINS or not hasattr(builtins, node.id)
-        if node.id.startswith("__") or not known:
-            raise ProgramError(f"`{node.id}` at {_at(node)} is not available to a policy program.")
-    elif isinstance(node, ast.Global | ast.Nonlocal | ast.AsyncFunctionDef | ast.Await | ast.Yield | ast.YieldFrom):
-        raise ProgramError(f"A policy program is pure: {type(node).__name__.lower()} at {_at(node)} is not allowed.")
-    elif isinstance(node, ast.While):
-        raise ProgramError(f"`while` at {_at(node)} cannot be traced; use `for` over a fixed range or jnp operations.")
-    elif isinstance(node, ast.FunctionDef) and node.name.startswith("__") and node.name not in ("__init__", "__call__"):
-        raise ProgramError(f"A policy program defines no special method `{node.name}` ({_at(node)}).")
+def _is_text(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
-def _check_attribute(node: ast.Attribute, aliases: dict[str, str]) -> None:
-    inner = node.value
-    is_super_init = (
-        node.attr == "__init__"
-        and isinstance(inner, ast.Call)
-        and isinstance(inner.func, ast.Name)
-        and inner.func.id == "super"
-    )
-    if (node.attr.startswith("_") and not is_super_init) or node.attr in _FORBIDDEN_ATTRIBUTES:
-        raise ProgramError(f"`.{node.attr}` at {_at(node)} is not available to a policy program.")
-    root = aliases.get(inner.id) if isinstance(inner, ast.Name) else None
-    if root == "jax" and node.attr not in _JAX:
-        raise ProgramError(
-            f"`jax.{node.attr}` at {_at(node)} is not available to a policy program; there are jax.numpy, jax.nn, "
-            "jax.lax and jax.vmap."
+def _check_module_level(tree: ast.Module) -> None:
+    numbers: dict[str, Number] = {}
+    bound: set[str] = set()
+    for node in tree.body:
+        names: list[str] = []
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            names = [node.name]
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            names = check_constant(node, numbers)
+        elif not (_is_text(node) or isinstance(node, ast.Import | ast.ImportFrom)):
+            raise ProgramError(
+                f"The module may hold imports, constants, functions and classes only; {at(node)} is a "
+                f"{type(node).__name__} statement. Move it into the class or leave it out."
+            )
+        for name in names:
+            if name in bound:
+                raise ProgramError(f"`{name}` is defined a second time at {at(node)}; define each name once.")
+            bound.add(name)
+
+
+def _check_classes(classes: dict[str, ast.ClassDef], aliases: dict[str, str]) -> None:
+    known: set[str] = set()
+    for cls in classes.values():
+        plain = len(cls.bases) == 1 and not (cls.keywords or cls.decorator_list)
+        base = cls.bases[0] if plain else None
+        is_module = (
+            isinstance(base, ast.Attribute)
+            and base.attr == "Module"
+            and isinstance(base.value, ast.Name)
+            and aliases.get(base.value.id) == "flax.nnx"
         )
-    if root == "flax.nnx" and node.attr not in _NNX:
+        if not (is_module or (isinstance(base, ast.Name) and base.id in known)):
+            raise ProgramError(
+                f"The class at {at(cls)} must be written `class {cls.name}(nnx.Module):`, or derive from a class that "
+                "the program defines above it; nothing else stands between the parentheses, and no decorator above."
+            )
+        known.add(cls.name)
+        methods: set[str] = set()
+        for node in cls.body:
+            annotation = isinstance(node, ast.AnnAssign) and node.value is None and isinstance(node.target, ast.Name)
+            if isinstance(node, ast.FunctionDef):
+                _check_method(node, methods)
+            elif not (_is_text(node) or annotation or isinstance(node, ast.Pass)):
+                raise ProgramError(
+                    f"The body of `{cls.name}` holds methods only; {at(node)} is a {type(node).__name__} "
+                    "statement. Put constants above the class or, as numbers, on `self` in `__init__`."
+                )
+
+
+def _check_method(node: ast.FunctionDef, methods: set[str]) -> None:
+    if node.name in methods:
+        raise ProgramError(f"`{node.name}` is defined a second time at {at(node)}; define each method once.")
+    methods.add(node.name)
+    if node.name.startswith("__") and node.name not in _SPECIAL_METHODS:
+        raise ProgramError(f"A policy program defines no special method `{node.name}` ({at(node)}).")
+    static = [d for d in node.decorator_list if isinstance(d, ast.Name) and d.id == "staticmethod"]
+    if len(static) != len(node.decorator_list) or (static and node.name in _SPECIAL_METHODS):
         raise ProgramError(
-            f"`nnx.{node.attr}` at {_at(node)} is not available to a policy program: its state is nnx.Param and Python "
-            "numbers only, so use nnx.Module, nnx.Param and functions of jax.numpy and jax.nn."
+            f"`{node.name}` at {at(node)} has a decorator; only @staticmethod may stand above a method, and nothing "
+            "above `__init__` and `__call__`. Write a plain method."
         )
+    positional = node.args.posonlyargs + node.args.args
+    if bool(static) == bool(positional and positional[0].arg == "self"):
+        first = "no `self`" if static else "`self` as its first argument"
+        raise ProgramError(f"`{node.name}` at {at(node)} must have {first}.")
 
 
-def _check_class(tree: ast.Module, class_name: str, arguments: tuple[str, ...]) -> None:
-    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+def _check_policy(classes: dict[str, ast.ClassDef], class_name: str, arguments: tuple[str, ...]) -> None:
     if class_name not in classes:
         found = ", ".join(classes) or "none"
         raise ProgramError(f"The program must define the class `{class_name}(nnx.Module)`; it defines: {found}.")
     methods = {node.name: node for node in classes[class_name].body if isinstance(node, ast.FunctionDef)}
-    for name in ("__init__", "__call__"):
+    for name in _SPECIAL_METHODS:
         if name not in methods:
             raise ProgramError(f"`{class_name}` has no `{name}`.")
     init, call = methods["__init__"].args, methods["__call__"].args
-    if [a.arg for a in init.args] != ["self"] or [a.arg for a in init.kwonlyargs] != ["rngs"]:
+    if (
+        [a.arg for a in init.args] != ["self"]
+        or [a.arg for a in init.kwonlyargs] != ["rngs"]
+        or (init.posonlyargs or init.vararg or init.kwarg)
+    ):
         raise ProgramError(
             f"The constructor's signature must be `def __init__(self, *, rngs: nnx.Rngs)` in `{class_name}`."
         )
     names = tuple(a.arg for a in call.args)
-    if names != ("self", *arguments) or call.kwonlyargs or call.vararg or call.kwarg:
+    if names != ("self", *arguments) or call.posonlyargs or call.kwonlyargs or call.vararg or call.kwarg:
+        every = ast.unparse(call)
         raise ProgramError(
-            f"The signature must be `def __call__(self, {', '.join(arguments)})` in `{class_name}`; it has "
-            f"({', '.join(names)})."
+            f"The signature must be `def __call__(self, {', '.join(arguments)})` in `{class_name}`; it has ({every})."
         )
-    for cls in classes.values():
-        for method in cls.body:
-            if isinstance(method, ast.FunctionDef) and method.name != "__init__":
-                _check_no_mutation(method)
-
-
-def _check_no_mutation(method: ast.FunctionDef) -> None:
-    for node in ast.walk(method):
-        targets: list[ast.expr] = []
-        if isinstance(node, ast.Assign):
-            targets = list(node.targets)
-        elif isinstance(node, ast.AugAssign | ast.AnnAssign):
-            targets = [node.target]
-        targets += [part for target in targets for part in ast.walk(target) if isinstance(part, ast.expr)]
-        for target in targets:
-            root: ast.expr = target
-            while isinstance(root, ast.Attribute | ast.Subscript):
-                root = root.value
-            if isinstance(root, ast.Name) and root.id == "self" and root is not target:
-                raise ProgramError(
-                    f"`{method.name}` changes `self` at {_at(node)}. A policy program has no memory: compute local "
-                    "variables and report them in the info dictionary."
-                )
