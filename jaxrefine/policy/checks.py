@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxrefine.learn.types import Params, Policy
 from jaxrefine.policy.errors import ProgramError
 from jaxrefine.policy.guard import complaints, deadline
-from jaxrefine.policy.program import Apply, Params, PolicySpec, Program
+from jaxrefine.policy.program import PolicySpec, Program
 
 ObservationBatch = dict[str, Float[Array, "n ..."]]
 Outputs = tuple[Array, Array, dict[str, Array]]
@@ -26,12 +27,12 @@ _NUDGED = 2**22
 
 
 @partial(jax.jit, static_argnums=0)
-def _forward(apply: Apply, params: Params, batch: ObservationBatch) -> Outputs:
+def _forward(apply: Policy, params: Params, batch: ObservationBatch) -> Outputs:
     return jax.vmap(apply, (None, 0))(params, batch)
 
 
 @partial(jax.jit, static_argnums=0)
-def _surrogate_gradient(apply: Apply, params: Params, batch: ObservationBatch, a: Array, b: Array) -> Params:
+def _surrogate_gradient(apply: Policy, params: Params, batch: ObservationBatch, a: Array, b: Array) -> Params:
     """Gradient of a random linear function of the outputs: zero only where nothing depends on a parameter."""
 
     def surrogate(params: Params) -> Array:

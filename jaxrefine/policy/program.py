@@ -8,7 +8,6 @@ room can save, average, shard and differentiate without knowing Flax.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
@@ -16,17 +15,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
+from jaxrefine.learn.types import Info, Observation, Params, Policy
 from jaxrefine.policy.guard import FILENAME, complaints, deadline, remember_lines
 from jaxrefine.policy.source import ProgramError, check_source, restricted_builtins
 from jaxrefine.policy.tracing import check_returned, check_same, trace
-
-Params = dict[str, Array]
-Observation = Mapping[str, Array]
-Info = dict[str, Float[Array, ""]]
-# (parameters, ONE observation) -> mean (A,), lower Cholesky factor of the covariance (A, A), named scalars
-Apply = Callable[[Params, Observation], tuple[Float[Array, "a"], Float[Array, "a a"], Info]]
 
 MAX_PARAMETERS = 10_000
 
@@ -60,7 +54,7 @@ class Program:
 
     source: str = field(repr=False)
     initial: Params
-    apply: Apply
+    apply: Policy
     info_keys: tuple[str, ...]
 
     @property
@@ -109,7 +103,7 @@ def load_program(source: str, spec: PolicySpec, *, seconds: float = 20.0) -> Pro
     return _finish(source, initial, apply, tuple(sorted(first.returned[2])))
 
 
-def _build(code: CodeType, spec: PolicySpec) -> tuple[Params, Apply]:
+def _build(code: CodeType, spec: PolicySpec) -> tuple[Params, Policy]:
     """Run the program's text in a namespace of its own, and build its class."""
     namespace: dict[str, Any] = {"__builtins__": restricted_builtins(), "__name__": "policy"}
     rngs = nnx.Rngs(0)
@@ -144,7 +138,7 @@ def _build(code: CodeType, spec: PolicySpec) -> tuple[Params, Apply]:
     return initial, apply
 
 
-def _finish(source: str, initial: Params, apply: Apply, info_keys: tuple[str, ...]) -> Program:
+def _finish(source: str, initial: Params, apply: Policy, info_keys: tuple[str, ...]) -> Program:
     """The program, which from now on reports these names whenever it is traced, or fails."""
 
     def same_names(params: Params, observation: Observation) -> tuple[Array, Array, Info]:
