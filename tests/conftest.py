@@ -10,6 +10,11 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path.home() / ".cache" / 
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
+import hypothesis
 from jaxtyping import install_import_hook
+
+# the same examples on every machine: what fails once fails again
+hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
+hypothesis.settings.load_profile("repeatable")
 
 install_import_hook(["jaxrefine.learn", "jaxrefine.policy", "envs"], "beartype.beartype")

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from envs.car_racing import reference
@@ -124,8 +124,13 @@ def test_what_is_seen_does_not_depend_on_where_the_world_lies(rotation, shift, p
     matrix = np.array([[cos, -sin], [sin, cos]])
     moved = reference.Nodes(road.position @ matrix.T + shift, road.heading + rotation, road.border)
     expected = reference.tiles_ahead(road, position, angle)
-    if abs(expected[0, 1]) < 1e-3 or abs(expected[:, 2]).max() > 0.999:
-        return
+    distances = np.linalg.norm(road.position - position, axis=1)
+    nearest, second = np.argsort(distances)[:2]
+    ahead = (road.position[nearest] - position) @ np.array([-math.sin(angle), math.cos(angle)])
+    # which tile comes first hangs on rounding where the nearest node is just abreast, or another is as near
+    assume(abs(ahead) > 1e-3)
+    assume(distances[second] - distances[nearest] > 1e-3)
+    assume(abs(expected[:, 2]).max() < 0.999)
     seen = reference.tiles_ahead(moved, matrix @ position + shift, angle + rotation)
     np.testing.assert_allclose(seen, expected, atol=1e-5)
 
