@@ -82,7 +82,9 @@ def execute(config: Config) -> str | None:
             console.print(f"\nstopped; the same command with run={run.path} goes on from the last finished step")
             raise
         except UserError as error:
-            raise UserError(f"{error}\nthe run so far is in {run.path}; continue it with run={run.path}") from error
+            raise UserError(
+                f"{error}\nthe run so far is kept; with this mended, the same command with run={run.path} goes on"
+            ) from error
         write_report(run.path)
         print_summary(summary, console)
         return None if summary["status"] != "failed" else str(summary["reason"])

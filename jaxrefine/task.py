@@ -161,6 +161,8 @@ def load_demonstration(path: Path, schema: Schema) -> Demonstration:
     if not path.exists():
         raise UserError(f"the demonstration {path} does not exist; give a .parquet, .csv or .npz file")
     frame = _read_table(path, schema)
+    if frame.empty:
+        raise UserError(f"the demonstration {path} has no rows")
     observations = schema.unflatten(_columns(frame, "obs_", [c.name for c in schema.observation], path))
     actions = _columns(frame, "action_", [c.name for c in schema.action], path)
     if len(frame) < 2:

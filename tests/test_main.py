@@ -122,7 +122,7 @@ def test_a_transcript_that_ends_early_says_where_and_keeps_the_run(
     status, _, err = call(monkeypatch, capsys, f"llm.path={short_transcript}", f"run={run}", *SMALL)
     assert status == 2
     assert "the transcript ends here" in err
-    assert f"run={run}" in err
+    assert f"the same command with run={run}" in err
     assert (run / "round_0" / "weights.npz").exists()
     status, _, err = call(monkeypatch, capsys, f"run={run}", "method=zero_shot", *SMALL)
     assert status == 2

@@ -57,6 +57,7 @@ def test_arrays_by_the_observations_keys_are_read_too(frame: pd.DataFrame, tmp_p
         (lambda f: f.assign(action_force=f.action_force * 3), r"`action_force` .* must lie in \[-1, 1\]"),
         (lambda f: f.assign(t=f.t[::-1].to_numpy()), "`t` .* is not 0, 1, 2"),
         (lambda f: f.head(1), "has 1 row"),
+        (lambda f: f.head(0), "has no rows"),
         (lambda f: f.assign(obs_position="left"), "`obs_position` .* must hold numbers"),
     ],
 )

@@ -20,6 +20,7 @@ from jaxrefine.llm.transcript import (
     parse_transcript,
     read_bytes,
     record_line,
+    same_but_for_numbers,
 )
 
 
@@ -62,6 +63,7 @@ class Recorder:
         self._budget = budget or Budget()
         self._records: tuple[Exchange | Unusable, ...] = ()
         self._next = 0
+        self._on_notice = on_notice
         self._open(on_notice)
 
     @property
@@ -123,9 +125,14 @@ class Recorder:
     def _replay(self, recorded: Exchange, request: Request) -> Completion:
         if recorded.place != request.place:
             difference = f"recorded is {describe(*recorded.place)}"
-        elif recorded.key != request.key:
+        elif not same_but_for_numbers(recorded.messages, request.messages):
             difference = first_difference(recorded.messages, request.messages)
         else:
+            if recorded.key != request.key:
+                self._on_notice(
+                    f"a step that ran again gave other numbers than the ones answered before in "
+                    f"{describe(*request.place)}; the recorded answer is used"
+                )
             skip = getattr(self.inner, "skip", None)
             if skip is not None:
                 skip(recorded)

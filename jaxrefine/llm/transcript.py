@@ -315,10 +315,14 @@ def first_difference(recorded: tuple[Message, ...], asked: tuple[Message, ...]) 
         if old.content == new.content:
             continue
         old_lines, new_lines = old.content.split("\n"), new.content.split("\n")
-        line = next(
-            (i for i, (a, b) in enumerate(zip(old_lines, new_lines, strict=False)) if a != b),
-            min(len(old_lines), len(new_lines)),
-        )
+        # a difference of words tells more than the rounding that stands before it
+        pairs = [(i, a, b) for i, (a, b) in enumerate(zip(old_lines, new_lines, strict=False)) if a != b]
+        of_words = [i for i, a, b in pairs if _NUMBER.sub("#", a) != _NUMBER.sub("#", b)]
+        shorter = min(len(old_lines), len(new_lines))
+        if of_words or (pairs and len(old_lines) == len(new_lines)):
+            line = of_words[0] if of_words else pairs[0][0]
+        else:
+            line = shorter
         return (
             f"first difference in message {number} ({new.role}), line {line + 1}: "
             f"recorded {_quoted(old_lines, new_lines, line)}, now {_quoted(new_lines, old_lines, line)}"

@@ -167,7 +167,7 @@ def _settle_revisions(config: Config, client: Client, run: RunDirectory) -> Conf
     """The options with no more revisions than a played conversation was recorded with."""
     played = getattr(client, "transcript", None)
     recorded = None if played is None else played.header.get("revisions")
-    if not isinstance(recorded, int) or recorded >= config.refine.rounds:
+    if config.method.name != "refine" or not isinstance(recorded, int) or recorded >= config.refine.rounds:
         return config
     run.notice(f"this conversation was recorded with refine.rounds={recorded}; so this run makes {recorded} revisions")
     return replace(config, refine=replace(config.refine, rounds=recorded))

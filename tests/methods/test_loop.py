@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -229,11 +230,26 @@ def test_interrupted_at_every_step_it_ends_the_same_and_asks_nothing_twice(
     assert comparable(done) == comparable(finished[1])
 
 
-def test_other_options_than_it_was_started_with_are_noticed_by_the_transcript(tmp_path: Path) -> None:
+def test_another_task_than_it_was_started_with_is_noticed_by_the_transcript(tmp_path: Path) -> None:
     run(tmp_path, GOOD)
     (tmp_path / "run" / "events.jsonl").write_text("")
-    with pytest.raises(UserError, match="start a new run directory"):
-        run(tmp_path, GOOD, config(rollouts=8))
+    other = replace(make_task(tmp_path), text="# Another task\n\n$inputs\n\n$outputs")
+    with (
+        RunDirectory.open_or_create(tmp_path / "run") as directory,
+        pytest.raises(UserError, match="start a new run directory"),
+    ):
+        run_experiment(config(), other, directory, ScriptedClient(GOOD))
+
+
+def test_a_run_whose_log_was_lost_goes_on_though_its_analyses_print_other_times(tmp_path: Path) -> None:
+    timed = (
+        ANALYSES.replace("import pandas as pd\n", "import time\n\nimport pandas as pd\n")
+        .replace("    with open", "    df = df.copy()\n    with open")
+        .replace('file.write(f"return', 'file.write(f"at {time.time_ns()}\\n")\n        file.write(f"return')
+    )
+    first = run(tmp_path, [code(PROGRAM), code(timed), decide("done")])
+    (tmp_path / "run" / "events.jsonl").write_text("")
+    assert comparable(run(tmp_path, ["never asked"])) == comparable(first)
 
 
 def test_a_run_without_the_answers_it_has_used_is_refused(tmp_path: Path) -> None:
