@@ -149,16 +149,16 @@ def test_killed_and_continued_from_another_folder_it_ends_as_if_undisturbed(tmp_
     """`kill -9` a few times at moments of the run's own making, Ctrl-C once, then let it finish."""
     environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    done = subprocess.run(
-        command(f"run={whole}"),
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "report.html" in done.stdout
+
+    def finish(run: Path) -> str:
+        done = subprocess.run(
+            command(f"run={run}"), cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    out = finish(whole)
+    assert "report.html" in out
     assert (whole / "report.html").stat().st_size > 10_000
 
     def lines() -> int:
@@ -176,15 +176,7 @@ def test_killed_and_continued_from_another_folder_it_ends_as_if_undisturbed(tmp_
         process.send_signal(sent)
         status = process.wait(timeout=60)
         assert status in (-signal.SIGKILL, 130), "the run was over before it could be disturbed"
-    done = subprocess.run(
-        command(f"run={broken}"),
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    finish(broken)
     assert comparable(broken) == comparable(whole)
     asked = [json.loads(line) for line in (broken / "transcript.jsonl").read_text().splitlines()[1:]]
     places = [(line["purpose"], line["round"], line["attempt"]) for line in asked]

@@ -150,7 +150,7 @@ def _header(config: Config, client: Client) -> dict[str, Any]:
     """Provenance of a new transcript; of a replayed one, its own with a note that this is a replay."""
     played = getattr(client, "transcript", None)
     if played is not None:
-        return {**played.header, "replayed": datetime.now(UTC).date().isoformat()}
+        return {**played.header, "replayed": True}
     return {
         "task": config.task.name,
         "chain": config.llm.chain,

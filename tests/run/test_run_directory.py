@@ -6,6 +6,7 @@ import math
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -111,11 +112,20 @@ def test_an_unwritable_folder_is_one_clear_error(tmp_path: Path) -> None:
         RunDirectory.create(tmp_path / "file" / "run")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="permissions do not bind root")
-def test_a_forbidden_folder_is_one_clear_error(tmp_path: Path) -> None:
-    tmp_path.chmod(0o500)
-    with pytest.raises(UserError, match="Permission denied"):
-        RunDirectory.create(tmp_path)
+def test_a_forbidden_folder_is_one_clear_error() -> None:
+    user = os.geteuid()
+    # not under pytest's own folder, which nobody but its owner may enter
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o555)
+        if user == 0:
+            os.seteuid(65534)  # permissions do not bind root
+        try:
+            with pytest.raises(UserError, match="Permission denied"):
+                RunDirectory.create(folder)
+        finally:
+            if user == 0:
+                os.seteuid(0)
+            Path(folder).chmod(0o755)
 
 
 def test_a_missing_or_damaged_artifact_is_one_clear_error(tmp_path: Path) -> None:
