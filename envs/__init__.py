@@ -16,16 +16,20 @@ def names() -> tuple[str, ...]:
     return tuple(_REGISTRY)
 
 
-def make(name: str) -> tuple[Environment, Any]:
+def make(name: str, **options: Any) -> tuple[Environment, Any]:
     """The environment of this name and its default parameters.
 
+    Args:
+        name: of the environment.
+        options: of its class, e.g. ``condition="slick"`` for Car Racing.
+
     Raises:
-        ValueError: there is no such environment; the message lists those that exist.
+        ValueError: there is no such environment, or no such condition of it; the message lists those that exist.
     """
     if name not in _REGISTRY:
         raise ValueError(f"no environment is called {name!r}; there are: {', '.join(_REGISTRY)}")
     module, cls = _REGISTRY[name]
-    env = getattr(import_module(module), cls)()
+    env = getattr(import_module(module), cls)(**options)
     return env, env.default_params
 
 

@@ -103,7 +103,9 @@ def hull_speed(car: Car) -> Scalar:
     return jnp.minimum(jnp.sqrt(jnp.maximum(squared, 1e-30)), MAX_SPEED)
 
 
-def step(car: Car, steer: Scalar, gas: Scalar, brake: Scalar, friction: Wheels) -> Car:
+def step(
+    car: Car, steer: Scalar, gas: Scalar, brake: Scalar, friction: Wheels, engine_power: jax.Array | float = 1.0
+) -> Car:
     """Advance the car by one step of 1/50 s.
 
     Args:
@@ -112,6 +114,7 @@ def step(car: Car, steer: Scalar, gas: Scalar, brake: Scalar, friction: Wheels) 
         gas: 0..1.
         brake: 0..1; from 0.9 the wheels lock.
         friction: largest force (N) that each wheel can put on the ground.
+        engine_power: factor on the reference's.
     """
     dtype = car.x.dtype
     arm_x, arm_y = _column(ARMS[:, 0], car), _column(ARMS[:, 1], car)
@@ -133,7 +136,7 @@ def step(car: Car, steer: Scalar, gas: Scalar, brake: Scalar, friction: Wheels) 
     gas = car.gas + jnp.minimum(gas - car.gas, GAS_RAMP)
     steering = jnp.stack([car.front_angle, car.front_angle, car.rear_angle, car.rear_angle])
     force_x, force_y, wheel_speeds = _tyres(
-        car.wheel_speeds, steering, (body_x - lost_x)[:4], (body_y - lost_y)[:4], gas, brake, friction
+        car.wheel_speeds, steering, (body_x - lost_x)[:4], (body_y - lost_y)[:4], gas * engine_power, brake, friction
     )
     momentum_x = jnp.sum(TIME_STEP * force_x, axis=0) - jnp.sum(masses * lost_x, axis=0)
     momentum_y = jnp.sum(TIME_STEP * force_y, axis=0) - jnp.sum(masses * lost_y, axis=0)

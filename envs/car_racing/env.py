@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Float, Int, UInt8, UInt32
 from envs.base import Environment, Observation
 from envs.car_racing import contact, dynamics, observation, pool
 from envs.car_racing.batching import Leaf, batch_last
+from envs.car_racing.conditions import changes
 from envs.car_racing.dynamics import GRASS_FRICTION, ROAD_FRICTION, Car
 from envs.car_racing.schema import SCHEMA
 from envs.car_racing.track import SCALE
@@ -23,6 +24,7 @@ PLAYFIELD = 2000 / SCALE  # the car may be this far from the origin in x and in 
 LAP_REWARD = 1000.0  # shared out over the track's tiles
 STEP_COST = 0.1
 OUT_OF_FIELD_REWARD = -100.0
+KERB = 3  # the column of ``tiles`` that is a flag
 DEFAULT_SEEDS = range(10_000, 10_064)
 ALL_TILES_OF_A_WHEEL = 2**contact.WINDOW - 1
 
@@ -45,14 +47,26 @@ class EnvState(environment.EnvState):
     touching: Leaf  # bit per wheel and tile of the window, see ``observation.touching``
     visited: Leaf  # (13,): bit i of word w: tile 32 w + i
     tiles_visited: Leaf
+    pending: Leaf  # (delay, 3): clipped actions that the car has yet to obey, the oldest first
 
 
 @struct.dataclass(kw_only=True)
 class EnvParams(environment.EnvParams):
-    """The episodes to choose from and the time limit; one value serves a whole batch."""
+    """The episodes to choose from, the time limit, and the condition of car and road; one value serves a whole batch.
+
+    The defaults are the stock environment, bit for bit. All but ``delay`` are traced and may vary without compiling
+    anew; ``delay`` and whether there is noise at all shape the program.
+    """
 
     tracks: pool.Tracks
     max_steps_in_episode: Leaf | int = 1000
+    friction: Leaf | float = 1.0  # factor on what a tyre can put on the ground, road and grass alike
+    engine_power: Leaf | float = 1.0  # factor on the engine's power
+    pull: Leaf | float = 0.0  # added to the steering command; positive pulls to the right
+    # standard deviation of Gaussian noise on every column of the observation but the kerb flags; None for none
+    observation_noise: Leaf | float | None = None
+    # steps from an action to its effect; until the first takes effect the car coasts
+    delay: int = struct.field(pytree_node=False, default=0)
 
 
 class CarRacing(Environment[EnvState, EnvParams]):
@@ -67,14 +81,24 @@ class CarRacing(Environment[EnvState, EnvParams]):
     schema = SCHEMA
     _supports_transition_gradients = True
 
+    def __init__(self, condition: str = "stock") -> None:
+        """Make the environment under a condition of ``conditions.CONDITIONS``.
+
+        Raises:
+            ValueError: there is no such condition; the message lists those that exist.
+        """
+        super().__init__()
+        self.condition = condition
+        self._changes = changes(condition)
+
     @property
     def default_params(self) -> EnvParams:
         """A small pool of tracks, apart from the seeds that evaluations use; built once per process."""
-        return _default_params(jnp.result_type(float).name)
+        return EnvParams(tracks=_default_tracks(jnp.result_type(float).name)).replace(**self._changes)
 
     def params_for_seeds(self, seeds: Sequence[int]) -> EnvParams:
         """The tracks that Gymnasium builds after ``reset(seed=...)``, one per seed."""
-        return EnvParams(tracks=pool.from_seeds(seeds))
+        return EnvParams(tracks=pool.from_seeds(seeds)).replace(**self._changes)
 
     def reset_to(self, params: EnvParams, index: Int[Array | np.ndarray, ""] | int) -> tuple[Observation, EnvState]:
         """Start on the ``index``-th track of the pool, in the pose in which Gymnasium's ``reset`` returns."""
@@ -108,8 +132,10 @@ class CarRacing(Environment[EnvState, EnvParams]):
             touching=start.touching,
             visited=start.visited,
             tiles_visited=_count(start.visited),
+            pending=jnp.zeros((params.delay, self.num_actions), zero.dtype),
         )
-        return observation.observe(observation.window(tracks, index, start.nearest, car), car), state
+        obs = observation.observe(observation.window(tracks, index, start.nearest, car), car)
+        return _noisy(jax.random.key(index), obs, params), state
 
     def reset_env(self, key: Array, params: EnvParams) -> tuple[Observation, EnvState]:
         """Start on a track drawn uniformly from the pool."""
@@ -118,16 +144,16 @@ class CarRacing(Environment[EnvState, EnvParams]):
     def step_env(
         self, key: Array, state: EnvState, action: Float[Array | np.ndarray, " 3"], params: EnvParams
     ) -> tuple[Observation, EnvState, Float[Array, ""], Bool[Array, ""], Info]:
-        """Advance by 1/50 s; ``key`` is not used, for nothing here is random.
+        """Advance by 1/50 s; ``key`` serves the observation's noise alone, for nothing else here is random.
 
         Returns:
             observation, state, reward, whether the episode terminated (a time limit is not termination, see
             ``is_truncated``), and ``tiles_visited``, ``progress`` (share of the track's tiles visited) and
             ``off_road`` (no wheel touches the road).
         """
-        del key
         action = jnp.asarray(action, state.car.x.dtype)
-        obs, state, reward, terminated, info = _advance(params.tracks, (state, action))
+        obs, state, reward, terminated, info = _advance(params, (state, action))
+        obs = _noisy(key, obs, params)
         obs, state = self._apply_transition_gradient_policy(obs, state)
         return obs, state, reward, terminated, info
 
@@ -135,9 +161,9 @@ class CarRacing(Environment[EnvState, EnvParams]):
         self, key: Array, state: EnvState, action: Float[Array | np.ndarray, " 3"] | None, params: EnvParams
     ) -> Observation:
         """The observation of a state."""
-        del key, action
+        del action
         road = observation.window(params.tracks, state.track, state.nearest, state.car)
-        return observation.observe(road, state.car)
+        return _noisy(key, observation.observe(road, state.car), params)
 
     def is_terminated(self, state: EnvState, params: EnvParams) -> Bool[Array, ""]:
         """Whether every tile has been visited or the car has left the playfield."""
@@ -166,27 +192,31 @@ class CarRacing(Environment[EnvState, EnvParams]):
 
 
 @cache
-def _default_params(precision: str) -> EnvParams:
+def _default_tracks(precision: str) -> pool.Tracks:
     del precision  # the cache's key: arrays are in JAX's default precision
     with jax.ensure_compile_time_eval():
-        return EnvParams(tracks=pool.from_seeds(DEFAULT_SEEDS))
+        return pool.from_seeds(DEFAULT_SEEDS)
 
 
 @batch_last
 def _advance(
-    tracks: pool.Tracks, each: tuple[EnvState, Float[Array, " 3 *batch"]]
+    params: EnvParams, each: tuple[EnvState, Float[Array, " 3 *batch"]]
 ) -> tuple[Observation, EnvState, Array, Array, Info]:
     """One step of the reference, in its order of events; the batch is in the trailing dimension."""
     state, action = each
+    tracks = params.tracks
+    pending = jnp.concatenate([state.pending, _clip(action)[None]])
+    steer, gas, brake = pending[0]
     wheels = jnp.arange(4, dtype=jnp.uint32).reshape(-1, *(1,) * state.time.ndim)
     grips = (state.on_road >> wheels) & 1
     real = state.car.x.dtype
     car = dynamics.step(
         state.car,
-        steer=-jnp.clip(action[0], -1.0, 1.0),
-        gas=jnp.clip(action[1], 0.0, 1.0),
-        brake=jnp.clip(action[2], 0.0, 1.0),
-        friction=jnp.where(grips == 1, ROAD_FRICTION, GRASS_FRICTION).astype(real),
+        steer=-(steer + params.pull),
+        gas=gas,
+        brake=brake,
+        friction=(jnp.where(grips == 1, ROAD_FRICTION, GRASS_FRICTION) * params.friction).astype(real),
+        engine_power=params.engine_power,
     )
 
     length = tracks.length[state.track]
@@ -210,6 +240,7 @@ def _advance(
         touching=touching,
         visited=visited,
         tiles_visited=tiles_visited,
+        pending=pending[1:],
     )
     info = {
         "tiles_visited": tiles_visited,
@@ -223,6 +254,26 @@ def _advance(
         out | (tiles_visited == length),
         info,
     )
+
+
+def _clip(action: Float[Array, " 3 *batch"]) -> Float[Array, " 3 *batch"]:
+    """To the bounds of the schema."""
+    steer, gas, brake = action
+    return jnp.stack([jnp.clip(steer, -1.0, 1.0), jnp.clip(gas, 0.0, 1.0), jnp.clip(brake, 0.0, 1.0)])
+
+
+def _noisy(key: Array, obs: Observation, params: EnvParams) -> Observation:
+    """One environment's observation with the condition's noise."""
+    if params.observation_noise is None:
+        return obs
+    tiles, indicators = obs["tiles"], obs["indicators"]
+    tiles_key, indicators_key = jax.random.split(key)
+    noise = params.observation_noise * jax.random.normal(tiles_key, tiles.shape, tiles.dtype)
+    return {
+        "tiles": tiles + noise.at[:, KERB].set(0),
+        "indicators": indicators
+        + params.observation_noise * jax.random.normal(indicators_key, indicators.shape, indicators.dtype),
+    }
 
 
 def _out_of_field(car: Car) -> Bool[Array, " *batch"]:
