@@ -31,7 +31,7 @@ format: install
 	$(BIN)/ruff format .
 
 lock:  ## pin anew what pyproject.toml asks for (needs uv)
-	uv pip compile --universal --python-version 3.11 --extra test --no-header --no-annotate --quiet pyproject.toml --output-file requirements.lock
+	uv pip compile --universal --python-version 3.11 --extra test --extra bench --no-header --no-annotate --quiet pyproject.toml --output-file requirements.lock
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
