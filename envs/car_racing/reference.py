@@ -7,13 +7,16 @@ the environment in JAX needs none of it.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import FunctionType, MethodType
 from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float
 
+from envs.car_racing.conditions import changes
 from envs.car_racing.schema import LENGTH_SCALE, SCHEMA, TILES
 
 NAME = "CarRacing-v3"
@@ -24,6 +27,8 @@ WHEEL_SPEED_SCALE = 1 / 200
 
 Observation = Mapping[str, np.ndarray]
 Policy = Callable[[dict[str, np.ndarray]], Any]
+
+_CHANGEABLE = ("friction", "engine_power", "pull", "delay")
 
 _LOW = np.array([column.low for column in SCHEMA.action], np.float32)
 _HIGH = np.array([column.high for column in SCHEMA.action], np.float32)
@@ -71,16 +76,22 @@ class Episode:
         return len(self.rewards)
 
 
-def make_reference(render: bool = False) -> Any:
+def make_reference(render: bool = False, condition: str | Mapping[str, float | int] = "stock") -> Any:
     """Gymnasium's own environment, unwrapped: no time limit and no checks around it.
 
     Args:
         render: keep the drawing. Without it nothing is drawn, which makes a step some seventy times faster,
             and ``step`` and ``reset`` return ``None`` in place of the picture.
+        condition: the name of a change of the car and its road (``envs.car_racing.conditions``), or the
+            ``EnvParams`` fields that it changes. Only this environment has it; others go on as they were.
 
     Raises:
         ImportError: Gymnasium, Box2D or pygame is missing.
+        ValueError: there is no such condition, or it changes what the reference has not.
     """
+    changed = changes(condition) if isinstance(condition, str) else condition
+    if unknown := set(changed).difference(_CHANGEABLE):
+        raise ValueError(f"the reference cannot change {', '.join(sorted(unknown))}; it can: {', '.join(_CHANGEABLE)}")
     try:
         import gymnasium
         from gymnasium.error import DependencyNotInstalled
@@ -92,6 +103,8 @@ def make_reference(render: bool = False) -> Any:
         raise _missing(error) from error
     if not render:
         env._render = lambda mode: None
+    if changed:
+        _change(env, changed)
     return env
 
 
@@ -203,6 +216,40 @@ def run_episode(policy: Policy, seed: int, max_steps: int = MAX_STEPS, env: Any 
         rewards=np.array(rewards, np.float64),
         terminated=bool(terminated),
     )
+
+
+def _change(env: Any, changed: Mapping[str, float | int]) -> None:
+    """Give this one environment another car; ``EnvParams`` says what the numbers mean."""
+    car_step = _car_step(changed.get("friction", 1.0), changed.get("engine_power", 1.0))
+    pull, delay = np.array([changed.get("pull", 0.0), 0, 0]), int(changed.get("delay", 0))
+    stock_reset, stock_step = env.reset, env.step
+    waiting: deque[np.ndarray] = deque()
+
+    def reset(**options: Any) -> Any:
+        waiting.clear()
+        waiting.extend([np.zeros(3)] * delay)
+        return stock_reset(**options)
+
+    def step(action: np.ndarray | None) -> Any:
+        # Gymnasium builds a new car in its reset, which ends with a step that has no action
+        env.car.step = MethodType(car_step, env.car)
+        if action is not None:
+            waiting.append(np.clip(action, _LOW, _HIGH).astype(np.float64))
+            action = waiting.popleft() + pull
+        return stock_step(action)
+
+    env.reset, env.step = reset, step
+
+
+def _car_step(friction: float, engine_power: float) -> Callable[..., None]:
+    """Gymnasium's ``Car.step`` with other constants: its own code, over a copy of its module's globals."""
+    from gymnasium.envs.box2d import car_dynamics
+
+    constants = {
+        "FRICTION_LIMIT": car_dynamics.FRICTION_LIMIT * friction,
+        "ENGINE_POWER": car_dynamics.ENGINE_POWER * engine_power,
+    }
+    return FunctionType(car_dynamics.Car.step.__code__, {**vars(car_dynamics), **constants})
 
 
 def _wrapped(angle: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:

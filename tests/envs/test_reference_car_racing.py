@@ -8,10 +8,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from gymnasium.envs.box2d import car_dynamics
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from envs.car_racing import reference
+from envs.car_racing.conditions import CONDITIONS
 from envs.car_racing.demonstrations import record
 from envs.car_racing.schema import SCHEMA
 
@@ -241,6 +243,80 @@ def test_rendering_is_left_out_unless_asked_for(env):
     assert drawing.reset(seed=5)[0].shape == (96, 96, 3)
     assert drawing.render().shape == (400, 600, 3)
     drawing.close()
+
+
+def script(steps: int = 200) -> np.ndarray:
+    """Full gas through bends, then the brakes: every tyre slides for a while."""
+    t = np.arange(steps)
+    return np.stack([0.6 * np.sin(0.1 * t), t < 150, 0.6 * (t >= 150)], axis=1)
+
+
+def poses(env, actions, seed=5):
+    """(steps, 5): place, angle and velocity of the hull after each action as Gymnasium gets it."""
+    env.reset(seed=seed)
+    return np.array([pose_after(env, action) for action in actions])
+
+
+def pose_after(env, action):
+    env.step(action)
+    hull = env.car.hull
+    return (*hull.position, hull.angle, *hull.linearVelocity)
+
+
+@pytest.mark.parametrize(
+    ("field", "constant", "factor"), [("friction", "FRICTION_LIMIT", 0.5), ("engine_power", "ENGINE_POWER", 0.4)]
+)
+def test_a_factor_does_what_the_constant_would(env, monkeypatch, field, constant, factor):
+    changed = poses(reference.make_reference(condition={field: factor}), script())
+    assert np.abs(changed - poses(env, script())).max() > 5
+    monkeypatch.setattr(car_dynamics, constant, getattr(car_dynamics, constant) * factor)
+    np.testing.assert_array_equal(changed, poses(env, script()))
+
+
+def test_a_pull_adds_to_the_clipped_steering(env):
+    pulled = reference.make_reference(condition="pull")
+    wild = script() * np.array([3.0, 1.0, 1.0])
+    sent = np.clip(wild, [-1, 0, 0], 1) + np.array([CONDITIONS["pull"]["pull"], 0, 0])
+    assert sent[:, 0].max() > 1
+    np.testing.assert_array_equal(poses(pulled, wild), poses(env, sent))
+
+
+def test_a_pull_is_to_the_right_and_no_part_of_the_recorded_action():
+    pulled = reference.make_reference(condition="pull")
+    episode = reference.run_episode(lambda o: [0.0, 0.3, 0.0], seed=5, max_steps=60, env=pulled)
+    assert episode.observations["indicators"][-1, 2] < -0.01
+    assert (episode.actions[:, 0] == 0).all()
+
+
+def test_a_delayed_car_coasts_and_then_obeys_and_forgets_at_a_reset(env):
+    late = reference.make_reference(condition={"delay": 6})
+    actions = script().astype(np.float32)
+    expected = poses(env, np.concatenate([np.zeros((6, 3), np.float32), actions[:-6]]))
+    np.testing.assert_array_equal(poses(late, actions), expected)
+    np.testing.assert_array_equal(poses(late, actions), expected)
+
+
+def test_references_under_different_conditions_go_side_by_side():
+    actions = script(120).astype(np.float32)
+    together = {name: reference.make_reference(condition=name) for name in CONDITIONS}
+    for other in together.values():
+        other.reset(seed=5)
+    turns = [{name: pose_after(other, action) for name, other in together.items()} for action in actions]
+    ends = set()
+    for name in CONDITIONS:
+        alone = poses(reference.make_reference(condition=name), actions)
+        np.testing.assert_array_equal(alone, [turn[name] for turn in turns])
+        ends.add(tuple(alone[-1]))
+    assert len(ends) == len(CONDITIONS)
+
+
+@pytest.mark.parametrize(
+    ("condition", "says"),
+    [("icy", "there are: stock, slick, pull, delay, worn"), ({"observation_noise": 0.1}, "cannot change observation")],
+)
+def test_a_condition_that_is_not_there_is_told(condition, says):
+    with pytest.raises(ValueError, match=says):
+        reference.make_reference(condition=condition)
 
 
 def test_without_gymnasium_the_message_names_the_extra(monkeypatch):
