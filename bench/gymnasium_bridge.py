@@ -4,8 +4,9 @@
     python -m bench.gymnasium_bridge runs/some-run --round 0 --json parity.json
 
 drives a round's policy, with the mean action, on the test tracks of Gymnasium's CarRacing-v3, and prints each
-return beside the one that the run recorded in its ``evaluation.parquet``. Exit status: 0 when the two means agree
-within the tolerance, 1 when they do not, 2 when the comparison could not be made.
+return beside the one that the run recorded in its ``evaluation.parquet``. Gymnasium's car and road are changed as
+the run's condition says, or as ``--condition`` does. Exit status: 0 when the two means agree within the tolerance,
+1 when they do not, 2 when the comparison could not be made.
 
 It needs `jaxrefine[test]`. Like the run itself it executes the model-written program, so use it on runs you made.
 """
@@ -52,6 +53,7 @@ class Comparison:
 
     run: str
     round: int
+    condition: str
     rows: tuple[Row, ...]
 
     @property
@@ -72,15 +74,17 @@ class Comparison:
         return 100 * (self.gymnasium_mean - self.recorded_mean) / abs(self.recorded_mean)
 
 
-def compare(run: Path, number: int | None = None) -> Comparison:
+def compare(run: Path, number: int | None = None, condition: str | None = None) -> Comparison:
     """Drive a round of a run in Gymnasium over the tracks on which the run evaluated it.
 
     Args:
         run: the run directory.
         number: the round; the run's best when absent.
+        condition: of Gymnasium's car and road; the run's own when absent.
 
     Raises:
-        UserError: the run is not one of Car Racing, or lacks what is needed; the message says what.
+        UserError: the run is not one of Car Racing or lacks what is needed, or there is no such condition; the
+            message says what.
         ImportError: Gymnasium, Box2D or pygame is missing.
     """
     summary = _summary(run)
@@ -93,13 +97,17 @@ def compare(run: Path, number: int | None = None) -> Comparison:
     folder = run / f"round_{number}"
     recorded = _recorded(folder, _chosen_fit(summary, number, run))
     act = load_policy(folder)
-    env = make_reference()
+    condition = str(summary.get("condition", "stock")) if condition is None else condition
+    try:
+        env = make_reference(condition=condition)
+    except ValueError as error:
+        raise UserError(str(error)) from error
     limit = tasks.get("car_racing").protocol.steps
     rows = []
     for seed, value, steps in recorded:
         episode = run_episode(act, seed, max_steps=limit, env=env)
         rows.append(Row(seed, value, steps, episode.total, episode.steps))
-    return Comparison(str(run), int(number), tuple(rows))
+    return Comparison(str(run), int(number), condition, tuple(rows))
 
 
 def load_policy(folder: Path) -> Act:
@@ -172,7 +180,7 @@ def _read_text(path: Path) -> str:
 
 
 def _print(comparison: Comparison) -> None:
-    print(f"{comparison.run}, round {comparison.round}: mean action, one episode a track")
+    print(f"{comparison.run}, round {comparison.round}, {comparison.condition}: mean action, one episode a track")
     print(f"{'track':>6} {'recorded':>10} {'steps':>6} {'gymnasium':>10} {'steps':>6} {'difference':>11}")
     for r in comparison.rows:
         print(
@@ -190,11 +198,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path, help="the run directory")
     parser.add_argument("--round", type=int, help="the round; the run's best by default")
+    parser.add_argument("--condition", help="of Gymnasium's car and road; the run's own by default")
     parser.add_argument("--tolerance", type=float, default=2.0, help="largest difference of the means, per cent")
     parser.add_argument("--json", type=Path, help="write the comparison to this file as well")
     options = parser.parse_args(arguments)
     try:
-        comparison = compare(options.run, options.round)
+        comparison = compare(options.run, options.round, options.condition)
         agrees = abs(comparison.difference) <= options.tolerance
         if options.json:
             result = {

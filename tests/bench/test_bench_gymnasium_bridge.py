@@ -92,6 +92,25 @@ def test_a_difference_beyond_the_tolerance_fails(run, capsys):
     assert gymnasium_bridge.main([str(run), "--tolerance", "20"]) == 0
 
 
+def test_a_run_under_a_condition_is_driven_under_it(run, driven, capsys):
+    write_summary(run, condition="slick")
+    assert gymnasium_bridge.main([str(run)]) == 1
+    assert "round 1, slick:" in capsys.readouterr().out
+    comparison = gymnasium_bridge.compare(run)
+    env = make_reference(condition="slick")
+    for row, stock in zip(comparison.rows, driven, strict=True):
+        slid = run_episode(
+            lambda o: [np.float32(GAIN) * o["tiles"][4, 0], np.float32(GAS), 0.0], row.seed, env=env
+        ).total
+        assert row.gymnasium == pytest.approx(slid, abs=5)
+        assert abs(slid - stock.total) > 50
+    assert gymnasium_bridge.main([str(run), "--condition", "stock"]) == 0
+
+
+def spoil_condition(run):
+    write_summary(run, condition="icy")
+
+
 def spoil_summary(run):
     (run / "summary.json").unlink()
 
@@ -120,6 +139,7 @@ def spoil_evaluation(run):
     ("spoil", "message"),
     [
         (spoil_summary, "summary.json cannot be read"),
+        (spoil_condition, "there are: stock, slick"),
         (spoil_task, "this bench is for car_racing"),
         (spoil_best, "choose one with --round"),
         (spoil_weights, "only policy.py has the parameter 'gas'"),
