@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float
 
 from envs.car_racing.dynamics import WHEEL_HALF_WIDTH, WHEEL_RADIUS
 from envs.car_racing.track import HALF_WIDTH
+from envs.car_racing.trigonometry import sin_cos
 
 Array = jax.Array | np.ndarray
 
@@ -46,8 +47,8 @@ def touching(
         steering: angles of the wheels relative to the car (rad).
     """
     xp: Any = node_x.__array_namespace__()
-    road_sin, road_cos = xp.sin(heading)[None], xp.cos(heading)[None]
-    wheel_sin, wheel_cos = xp.sin(steering)[:, None], xp.cos(steering)[:, None]
+    road_sin, road_cos = (values[None] for values in sin_cos(heading))
+    wheel_sin, wheel_cos = (values[:, None] for values in sin_cos(steering))
     # nodes from each wheel's centre
     x = node_x[None] - wheel_x[:, None]
     y = node_y[None] - wheel_y[:, None]

@@ -21,6 +21,7 @@ from flax import struct
 from jaxtyping import Float
 
 from envs.car_racing.batching import Leaf
+from envs.car_racing.trigonometry import sin_cos
 
 # Gymnasium CarRacing-v3 (car_dynamics.py)
 TIME_STEP = 1 / 50
@@ -92,13 +93,14 @@ class Car(struct.PyTreeNode):
 
 def hull_position(car: Car) -> tuple[Scalar, Scalar]:
     """World coordinates (m) of the hull's origin, from which the reference and the observation measure."""
-    return car.x + jnp.sin(car.angle) * CENTRE, car.y - jnp.cos(car.angle) * CENTRE
+    sin, cos = sin_cos(car.angle)
+    return car.x + sin * CENTRE, car.y - cos * CENTRE
 
 
 def hull_speed(car: Car) -> Scalar:
     """Speed (m/s) of the hull's own centre of mass."""
     arm = ARMS[4, 1]
-    sin, cos = jnp.sin(car.angle - car.turn), jnp.cos(car.angle - car.turn)
+    sin, cos = sin_cos(car.angle - car.turn)
     squared = (car.velocity_x - car.yaw_rate * arm * cos) ** 2 + (car.velocity_y - car.yaw_rate * arm * sin) ** 2
     return jnp.minimum(jnp.sqrt(jnp.maximum(squared, 1e-30)), MAX_SPEED)
 
@@ -119,8 +121,8 @@ def step(
     dtype = car.x.dtype
     arm_x, arm_y = _column(ARMS[:, 0], car), _column(ARMS[:, 1], car)
     masses = _column(BODY_MASSES, car)
-    sin, cos = jnp.sin(car.angle), jnp.cos(car.angle)
-    sin_turn, cos_turn = jnp.sin(car.turn), jnp.cos(car.turn)
+    sin, cos = sin_cos(car.angle)
+    sin_turn, cos_turn = sin_cos(car.turn)
 
     # velocities of the bodies in the car's frame: today's axes, but the lever arms of the previous configuration
     base_x = cos * car.velocity_x + sin * car.velocity_y
@@ -209,7 +211,7 @@ def _tyres(
     friction: Wheels,
 ) -> tuple[Wheels, Wheels, Wheels]:
     """Forces of the ground on the wheels (N, car's frame) and the rolling speeds that they leave (rad/s)."""
-    sin, cos = jnp.sin(steering), jnp.cos(steering)
+    sin, cos = sin_cos(steering)
     along = cos * velocity_y - sin * velocity_x
     across = cos * velocity_x + sin * velocity_y
 

@@ -16,6 +16,7 @@ from envs.car_racing.batching import Leaf
 from envs.car_racing.dynamics import WHEEL_POSITIONS, Car, hull_position, hull_speed
 from envs.car_racing.pool import COLUMNS, LEAD, MAX_NODES, Tracks
 from envs.car_racing.schema import LENGTH_SCALE, TILES
+from envs.car_racing.trigonometry import sin_cos
 
 NODES = LEAD + TILES + 1
 NODE_BITS = 511  # enough for MAX_NODES
@@ -44,7 +45,7 @@ def window(tracks: Tracks, track: Int[jax.Array, " *batch"], nearest: Int[jax.Ar
     columns = first + jnp.arange(NODES, dtype=first.dtype).reshape(-1, *(1,) * first.ndim)
     away_x = tracks.x.reshape(-1)[columns] - x
     away_y = tracks.y.reshape(-1)[columns] - y
-    sin, cos = jnp.sin(car.angle), jnp.cos(car.angle)
+    sin, cos = sin_cos(car.angle)
     return Window(
         nearest=nearest,
         x=cos * away_x + sin * away_y,
