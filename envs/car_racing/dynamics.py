@@ -64,6 +64,24 @@ SPIN_INERTIA = HULL_INERTIA + 4 * WHEEL_YAW_INERTIA
 INERTIA = SPIN_INERTIA + ORBITAL_INERTIA
 MOTOR_MASS = 1 / (1 / HULL_INERTIA + 1 / WHEEL_YAW_INERTIA)
 
+# The car's sums over wheels and bodies, as matrices: XLA then computes each summand once, where it would inline
+# sums of elements, their summands included, into everything that uses them.
+# motion of the car (velocity of the centre of mass rightward and forward, yaw rate) to that of the bodies and itself
+_RIGID = np.vstack([
+    np.column_stack([np.ones(5), np.zeros(5), -ARMS[:, 1]]),
+    np.column_stack([np.zeros(5), np.ones(5), ARMS[:, 0]]),
+    np.eye(3),
+])  # fmt: skip
+# momenta of the bodies, rightward then forward, to the car's: rightward, forward, angular
+_MOMENTA = np.vstack([
+    np.concatenate([np.ones(5), np.zeros(5)]),
+    np.concatenate([np.zeros(5), np.ones(5)]),
+    np.concatenate([-ARMS[:, 1], ARMS[:, 0]]),
+])  # fmt: skip
+_OF_VELOCITIES = _MOMENTA * np.tile(BODY_MASSES, 2)
+# forces on the wheels and lost velocities of the bodies to the car's change of momentum in a step
+_OF_STEP = np.hstack([TIME_STEP * _MOMENTA[:, [0, 1, 2, 3, 5, 6, 7, 8]], -_OF_VELOCITIES])
+
 Scalar = Float[jax.Array, "*batch"]
 Wheels = Float[jax.Array, "4 *batch"]
 
@@ -118,52 +136,40 @@ def step(
         friction: largest force (N) that each wheel can put on the ground.
         engine_power: factor on the reference's.
     """
-    dtype = car.x.dtype
-    arm_x, arm_y = _column(ARMS[:, 0], car), _column(ARMS[:, 1], car)
-    masses = _column(BODY_MASSES, car)
     sin, cos = sin_cos(car.angle)
     sin_turn, cos_turn = sin_cos(car.turn)
 
     # velocities of the bodies in the car's frame: today's axes, but the lever arms of the previous configuration
+    arm_x, arm_y = _column(ARMS[:, 0], car), _column(ARMS[:, 1], car)
     base_x = cos * car.velocity_x + sin * car.velocity_y
     base_y = cos * car.velocity_y - sin * car.velocity_x
     body_x = base_x - car.yaw_rate * (cos_turn * arm_y - sin_turn * arm_x)
     body_y = base_y + car.yaw_rate * (cos_turn * arm_x + sin_turn * arm_y)
     excess = _excess(body_x, body_y)
     lost_x, lost_y = excess * body_x, excess * body_y
-    orbital_momentum = ORBITAL_INERTIA * car.yaw_rate * cos_turn - jnp.sum(
-        masses * (arm_x * lost_y - arm_y * lost_x), axis=0
-    )
 
     gas = car.gas + jnp.minimum(gas - car.gas, GAS_RAMP)
     steering = jnp.stack([car.front_angle, car.front_angle, car.rear_angle, car.rear_angle])
     force_x, force_y, wheel_speeds = _tyres(
         car.wheel_speeds, steering, (body_x - lost_x)[:4], (body_y - lost_y)[:4], gas * engine_power, brake, friction
     )
-    momentum_x = jnp.sum(TIME_STEP * force_x, axis=0) - jnp.sum(masses * lost_x, axis=0)
-    momentum_y = jnp.sum(TIME_STEP * force_y, axis=0) - jnp.sum(masses * lost_y, axis=0)
-    torque = jnp.sum(arm_x[:4] * force_y - arm_y[:4] * force_x, axis=0)
+    gained_x, gained_y, turned = _sums(_OF_STEP, [force_x, force_y, lost_x, lost_y])
     momentum = (
-        SPIN_INERTIA * car.yaw_rate
+        (SPIN_INERTIA + ORBITAL_INERTIA * cos_turn) * car.yaw_rate
         + 2 * WHEEL_YAW_INERTIA * (car.front_rate + car.rear_rate)
-        + orbital_momentum
-        + TIME_STEP * torque
+        + turned
     )
 
     rear_rate = _motor_speed(-car.rear_angle)
     front_rate, motor_impulse = _front_joint(car, _motor_speed(steer - car.front_angle), rear_rate, momentum)
     yaw_rate = (momentum - 2 * WHEEL_YAW_INERTIA * (front_rate + rear_rate)) / INERTIA
-    velocity_x = car.velocity_x + (cos * momentum_x - sin * momentum_y) / MASS
-    velocity_y = car.velocity_y + (sin * momentum_x + cos * momentum_y) / MASS
 
     # integration: each body moves at its limited speed; the joints then pull the rigid shape together
-    body_x = base_x + momentum_x / MASS - yaw_rate * arm_y
-    body_y = base_y + momentum_y / MASS + yaw_rate * arm_x
+    motion = _sums(_RIGID, [jnp.stack([base_x + gained_x / MASS, base_y + gained_y / MASS, yaw_rate])])
+    body_x, body_y, yaw_rate = motion[:5], motion[5:10], motion[12]
     excess = _excess(body_x, body_y)
-    lost_x, lost_y = excess * body_x, excess * body_y
-    mean_x = jnp.sum(masses * lost_x, axis=0) / MASS
-    mean_y = jnp.sum(masses * lost_y, axis=0) / MASS
-    orbital_loss = jnp.sum(masses * (arm_x * lost_y - arm_y * lost_x), axis=0)
+    lost_x, lost_y, orbital_loss = _sums(_OF_VELOCITIES, [excess * body_x, excess * body_y])
+    moved_x, moved_y = motion[10] - lost_x / MASS, motion[11] - lost_y / MASS
     rotation = TIME_STEP * yaw_rate
     joined = HULL_INERTIA + ORBITAL_INERTIA
     correction = -(ORBITAL_INERTIA * rotation**3 / 3 + TIME_STEP * orbital_loss) / joined
@@ -172,22 +178,28 @@ def step(
     pushed_back = 2 * MOTOR_MASS / joined * beyond
     turn = rotation + correction + pushed_back
     return Car(
-        x=car.x + TIME_STEP * (velocity_x - (cos * mean_x - sin * mean_y)),
-        y=car.y + TIME_STEP * (velocity_y - (sin * mean_x + cos * mean_y)),
+        x=car.x + TIME_STEP * (cos * moved_x - sin * moved_y),
+        y=car.y + TIME_STEP * (sin * moved_x + cos * moved_y),
         angle=car.angle + turn,
         turn=turn,
-        velocity_x=velocity_x,
-        velocity_y=velocity_y,
+        velocity_x=car.velocity_x + (cos * gained_x - sin * gained_y) / MASS,
+        velocity_y=car.velocity_y + (sin * gained_x + cos * gained_y) / MASS,
         yaw_rate=yaw_rate,
         front_angle=front_angle - beyond - correction,
         rear_angle=car.rear_angle + TIME_STEP * rear_rate - correction,
         front_rate=front_rate,
         rear_rate=rear_rate,
         front_rate_before=car.front_rate,
-        motor_impulse=motor_impulse.astype(dtype),
+        motor_impulse=motor_impulse.astype(car.x.dtype),
         gas=gas,
         wheel_speeds=wheel_speeds,
     )
+
+
+def _sums(weights: np.ndarray, terms: list[jax.Array]) -> Float[jax.Array, "sum *batch"]:
+    """Weighted sums over the rows of all terms."""
+    rows = jnp.concatenate(terms)
+    return jnp.tensordot(jnp.asarray(weights, rows.dtype), rows, axes=1, precision="highest")
 
 
 def _column(values: np.ndarray, car: Car) -> jax.Array:

@@ -43,15 +43,15 @@ def window(tracks: Tracks, track: Int[jax.Array, " *batch"], nearest: Int[jax.Ar
     x, y = hull_position(car)
     first = track * COLUMNS + nearest
     columns = first + jnp.arange(NODES, dtype=first.dtype).reshape(-1, *(1,) * first.ndim)
-    away_x = tracks.x.reshape(-1)[columns] - x
-    away_y = tracks.y.reshape(-1)[columns] - y
+    away_x = _take(tracks.x, columns) - x
+    away_y = _take(tracks.y, columns) - y
     sin, cos = sin_cos(car.angle)
     return Window(
         nearest=nearest,
         x=cos * away_x + sin * away_y,
         y=cos * away_y - sin * away_x,
-        heading=tracks.beta.reshape(-1)[columns] - car.angle,
-        kerbs=tracks.kerbs.reshape(-1)[first + LEAD],
+        heading=_take(tracks.beta, columns) - car.angle,
+        kerbs=_take(tracks.kerbs, first + LEAD),
     )
 
 
@@ -86,7 +86,12 @@ def _squared_distance(
     tracks: Tracks, track: Int[jax.Array, "*batch"], nodes: Int[jax.Array, "node *#batch"], x: jax.Array, y: jax.Array
 ) -> Float[jax.Array, "node *batch"]:
     columns = track * COLUMNS + LEAD + nodes
-    return (tracks.x.reshape(-1)[columns] - x) ** 2 + (tracks.y.reshape(-1)[columns] - y) ** 2
+    return (_take(tracks.x, columns) - x) ** 2 + (_take(tracks.y, columns) - y) ** 2
+
+
+def _take(values: jax.Array, places: Int[jax.Array, "*shape"]) -> jax.Array:
+    """Elements by their place in row-major order, which the caller knows to exist."""
+    return values.reshape(-1).at[places].get(mode="promise_in_bounds", wrap_negative_indices=False)
 
 
 def touching(road: Window, car: Car) -> UInt32[jax.Array, " *batch"]:
