@@ -2,22 +2,26 @@
 
 CarRacing-v3 creates the wheels turned with the hull but not moved with its rotation, and runs one step inside
 ``reset``. In that step nothing moves; the wheels touch their first tiles where they were created, and Box2D's
-position solver then pulls the parts together, which turns the hull by a few milliradians. This runs once per
-track, on the host.
+position solver then pulls the parts together, which turns the hull by a few hundredths of a radian.
+
+The functions take NumPy or JAX arrays; tracks are in the last dimension.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float
 
 from envs.car_racing import contact
+from envs.car_racing.contact import Array
 from envs.car_racing.dynamics import (
-    ARMS,
     BODY_MASSES,
+    CENTRE,
     HULL_CENTRE,
     HULL_INERTIA,
     HULL_MASS,
@@ -25,93 +29,131 @@ from envs.car_racing.dynamics import (
     WHEEL_MASS,
     WHEEL_POSITIONS,
 )
-from envs.car_racing.track import Track
 
+NODE_0 = -contact.FIRST_NODE  # its place in the window
+TILE_0 = -contact.FIRST_TILE
 LINEAR_SLOP = 0.005  # Box2D's tolerance of a joint's gap, m
 POSITION_ITERATIONS = 60
+JOINT_ORDER = (3, 2, 1, 0)  # Box2D solves the joint created last first
 
 
 @dataclass(frozen=True)
-class Start:
-    """State of an episode at its first observation.
+class Starts:
+    """Episodes at their first observation, one per track.
+
+    The node nearest to the hull is then always node 0, from which the hull has moved by millimetres.
 
     Attributes:
         x: centre of mass of the car (m).
         y: centre of mass of the car (m).
         angle: of the hull (rad).
         wheel_angle: of all four wheels relative to the hull (rad).
-        nearest: index of the node nearest to the hull's position.
         on_road: wheels that touched a tile where they were created.
-        visited: tiles touched by then.
+        visited: tiles of the window round node 0 that were touched by then.
         touching: wheel/tile contacts of the pose in which the first step begins, as ``contact.touching``.
     """
 
-    x: float
-    y: float
-    angle: float
-    wheel_angle: float
-    nearest: int
-    on_road: Bool[np.ndarray, " 4"]
-    visited: Int[np.ndarray, " touched"]
-    touching: Bool[np.ndarray, " 4 6"]
+    x: Float[Array, " track"]
+    y: Float[Array, " track"]
+    angle: Float[Array, " track"]
+    wheel_angle: Float[Array, " track"]
+    on_road: Bool[Array, "4 track"]
+    visited: Bool[Array, "6 track"]
+    touching: Bool[Array, "4 6 track"]
 
 
-def start_of(track: Track) -> Start:
-    """The pose and contacts with which CarRacing-v3's ``reset`` returns on this track."""
-    _, heading, x, y = track.nodes[0].tolist()
-    wheels = np.array([x, y]) + WHEEL_POSITIONS
-    hull = np.array([x, y]) + _rotate(heading, np.array([0.0, HULL_CENTRE]))
-    centre = BODY_MASSES @ np.vstack([wheels, hull]) / MASS  # the position solver moves bodies, not their mean
+def starts_on(x: Float[Array, "7 track"], y: Float[Array, "7 track"], beta: Float[Array, "7 track"]) -> Starts:
+    """The poses and contacts with which CarRacing-v3's ``reset`` returns.
 
-    created = _contacts(track, np.array([x, y]), heading, wheels, 0.0)
-    tiles = (_nearest(track, np.array([x, y])) + contact.FIRST_TILE + np.arange(contact.WINDOW)) % len(track)
+    Args:
+        x: nodes of the contact window round each track's node 0 (m).
+        y: likewise.
+        beta: headings of the road at these nodes (rad).
+    """
+    xp: Any = x.__array_namespace__()
+    heading = beta[NODE_0]
+    zero = xp.zeros_like(heading)
+    # everything is placed from node 0, which costs float32 no digits
+    away_x, away_y = x - x[NODE_0], y - y[NODE_0]
+    wheels = xp.stack([xp.stack([zero + right, zero + ahead]) for right, ahead in WHEEL_POSITIONS.tolist()])
+    hull = _rotate(heading, xp.stack([zero, zero + HULL_CENTRE]))
+    centre = xp.tensordot(BODY_MASSES[:4] / MASS, wheels, axes=1) + (HULL_MASS / MASS) * hull
+
+    created = _contacts(away_x, away_y, beta, heading, _rotate(-heading, wheels.swapaxes(0, 1)), zero)
+    # Where the loop closes backwards the tile's quad is turned over, and the test of contacts, which supposes its
+    # winding, does not see it; Box2D, which takes the corners' hull, does.
+    under_car = (xp.arange(contact.WINDOW) == TILE_0)[:, None]
+
     angle = _settle(wheels, hull, heading)
-    centred = centre + _rotate(angle, ARMS[4] - np.array([0.0, HULL_CENTRE]))
-    settled = centred + (_rotate(angle, WHEEL_POSITIONS.T)).T
-    return Start(
-        x=float(centre[0]),
-        y=float(centre[1]),
+    x_moved, y_moved = centre - _rotate(angle, xp.stack([zero, zero + CENTRE]))  # bodies moved, not their mean
+    nominal = WHEEL_POSITIONS.T[:, :, None] + zero
+    settled = _contacts(away_x - x_moved, away_y - y_moved, beta, angle, nominal, heading - angle)
+    return Starts(
+        x=x[NODE_0] + centre[0],
+        y=y[NODE_0] + centre[1],
         angle=angle,
         wheel_angle=heading - angle,
-        nearest=_nearest(track, centred),
-        on_road=np.asarray(created.any(axis=1)),
-        visited=np.unique(tiles[created.any(axis=0)]),
-        touching=_contacts(track, centred, angle, settled, heading - angle),
+        on_road=created.any(axis=1),
+        visited=created.any(axis=0) | under_car,
+        touching=settled,
     )
 
 
-def _settle(wheels: np.ndarray, hull: np.ndarray, angle: float) -> float:
-    """Hull angle after Box2D's position iterations over the joints, the last created first."""
-    wheels, hull = wheels.copy(), hull.copy()
-    for _ in range(POSITION_ITERATIONS):
-        worst = 0.0
-        for i in (3, 2, 1, 0):
-            arm = _rotate(angle, WHEEL_POSITIONS[i] - np.array([0.0, HULL_CENTRE]))
-            gap = wheels[i] - hull - arm
-            worst = max(worst, math.hypot(*gap))
-            across = np.array([-arm[1], arm[0]])
-            mobility = (1 / HULL_MASS + 1 / WHEEL_MASS) * np.eye(2) + np.outer(across, across) / HULL_INERTIA
-            impulse = -np.linalg.solve(mobility, gap)
-            hull -= impulse / HULL_MASS
-            angle -= float(across @ impulse) / HULL_INERTIA
-            wheels[i] += impulse / WHEEL_MASS
-        if worst <= LINEAR_SLOP:
-            break
-    return angle
+def _settle(wheels: Array, hull: Array, angle: Array) -> Array:
+    """Hull angle after Box2D's position iterations over the joints, which stop when every gap is small.
+
+    Args:
+        wheels: positions (4, 2, track) of the wheels (m).
+        hull: position (2, track) of the hull's centre of mass (m).
+        angle: of the hull (rad).
+    """
+    xp: Any = angle.__array_namespace__()
+    inverse_mass = 1 / HULL_MASS + 1 / WHEEL_MASS
+
+    def iterate(state: Any) -> Any:
+        count, wheels, hull, angle, done = state
+        placed, new_hull, new_angle, worst = [*wheels], hull, angle, xp.zeros_like(angle)
+        for i in JOINT_ORDER:
+            right, ahead = WHEEL_POSITIONS[i].tolist()
+            anchor = xp.stack([xp.full_like(angle, right), xp.full_like(angle, ahead - HULL_CENTRE)])
+            arm = _rotate(new_angle, anchor)
+            gap = placed[i] - new_hull - arm
+            worst = xp.maximum(worst, xp.hypot(gap[0], gap[1]))
+            across = xp.stack([-arm[1], arm[0]])
+            # the inverse of inverse_mass * identity + across across^T / HULL_INERTIA
+            along = (across * gap).sum(axis=0) / (inverse_mass * HULL_INERTIA + (across**2).sum(axis=0))
+            impulse = (across * along - gap) / inverse_mass
+            new_hull = new_hull - impulse / HULL_MASS
+            new_angle = new_angle - (across * impulse).sum(axis=0) / HULL_INERTIA
+            placed[i] = placed[i] + impulse / WHEEL_MASS
+        return (
+            count + 1,
+            xp.where(done, wheels, xp.stack(placed)),
+            xp.where(done, hull, new_hull),
+            xp.where(done, angle, new_angle),
+            done | (worst <= LINEAR_SLOP),
+        )
+
+    def unfinished(state: Any) -> Any:
+        return (state[0] < POSITION_ITERATIONS) & ~state[-1].all()
+
+    state: Any = (0, wheels, hull, angle, xp.zeros(angle.shape, bool))
+    if xp is jnp:
+        return jax.lax.while_loop(unfinished, iterate, state)[3]
+    while unfinished(state):
+        state = iterate(state)
+    return np.asarray(state[3])
 
 
-def _rotate(angle: float, vector: np.ndarray) -> np.ndarray:
-    sin, cos = math.sin(angle), math.cos(angle)
-    return np.array([cos * vector[0] - sin * vector[1], sin * vector[0] + cos * vector[1]])
+def _rotate(angle: Array, vector: Array) -> Any:
+    xp: Any = angle.__array_namespace__()
+    sin, cos = xp.sin(angle), xp.cos(angle)
+    return xp.stack([cos * vector[0] - sin * vector[1], sin * vector[0] + cos * vector[1]])
 
 
-def _nearest(track: Track, position: np.ndarray) -> int:
-    return int(np.argmin(((track.nodes[:, 2:] - position) ** 2).sum(axis=1)))
-
-
-def _contacts(track: Track, position: np.ndarray, angle: float, wheels: np.ndarray, wheel_angle: float) -> np.ndarray:
-    window = _nearest(track, position) + contact.FIRST_NODE + np.arange(contact.WINDOW + 1)
-    nodes = track.nodes[window % len(track)]
-    x, y = _rotate(-angle, (nodes[:, 2:] - position).T)
-    wheel_x, wheel_y = _rotate(-angle, (wheels - position).T)
-    return np.asarray(contact.touching(x, y, nodes[:, 1] - angle, wheel_x, wheel_y, np.full(4, wheel_angle)))
+def _contacts(x: Array, y: Array, beta: Array, angle: Array, wheels: Array, wheel_angle: Array) -> Any:
+    """Contacts of wheels (2, 4, track) given in the car's frame; nodes are given from its position."""
+    xp: Any = angle.__array_namespace__()
+    x, y = _rotate(-angle, xp.stack([x, y]))
+    steering = xp.broadcast_to(wheel_angle, wheels[0].shape)
+    return contact.touching(x, y, beta - angle, wheels[0], wheels[1], steering)

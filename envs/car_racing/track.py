@@ -10,9 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
+import jax
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 # Gymnasium CarRacing-v3; lengths in metres, angles in radians
 SCALE = 6.0
@@ -27,6 +29,7 @@ MAX_DRIVE = 2500
 DRIVE_LAPS = 5
 START_ALPHA = 2 * math.pi * (-0.5) / CHECKPOINTS
 
+Array = jax.Array | np.ndarray
 Node = tuple[float, float, float, float]
 
 
@@ -86,7 +89,37 @@ def attempt(random: np.random.Generator) -> Track | None:
     lap = drive[crossings[1] : crossings[0] - 1]
     if _closing_gap(lap) > NODE_SPACING:
         return None
-    return Track(np.array(lap, np.float64), np.array(_kerbs([node[1] for node in lap])))
+    nodes = np.array(lap, np.float64)
+    return Track(nodes, np.asarray(kerbs(nodes[None, :, 1], np.array([len(lap)]))[0]))
+
+
+def kerbs(beta: Float[Array, "track node"], length: Int[Array, " track"]) -> Bool[Array, "track node"]:
+    """Which nodes carry a kerb: where the road has turned hard, and to one side, over four tiles.
+
+    Args:
+        beta: headings of the road (rad); what lies beyond a track's length is ignored.
+        length: nodes of each track.
+    """
+    xp: Any = beta.__array_namespace__()
+    nodes = xp.arange(beta.shape[1])
+    loop = xp.take_along_axis(beta, xp.arange(-KERB_RUN, beta.shape[1]) % length[:, None], axis=1)
+    turns = loop[:, 1:] - loop[:, :-1]
+    left, right = True, True
+    for k in range(KERB_RUN):
+        turn = turns[:, k : k + len(nodes)]
+        left, right = left & (turn > TURN_RATE * 0.2), right & (turn < -TURN_RATE * 0.2)
+    bends = (left | right) & (nodes < length[:, None])
+
+    # The reference spreads a bend's kerb over the three tiles before it, in place and in order: from the loop's
+    # first tiles it reaches the last ones, which then spread it again.
+    first, to_end = bends[:, : KERB_RUN - 1], length[:, None] - nodes
+    for i in range(KERB_RUN - 1):
+        bends = bends | (first[:, i, None] & (to_end >= 1) & (to_end < KERB_RUN - i))
+    ahead = xp.pad(bends, ((0, 0), (0, KERB_RUN - 1)))
+    spread = bends
+    for k in range(1, KERB_RUN):
+        spread = spread | ahead[:, k : k + len(nodes)]
+    return spread
 
 
 def _checkpoints(random: np.random.Generator) -> list[tuple[float, float, float]]:
@@ -153,21 +186,6 @@ def _closing_gap(lap: list[Node]) -> float:
     return float(
         np.sqrt(np.square(math.cos(beta) * (first_x - last_x)) + np.square(math.sin(beta) * (first_y - last_y)))
     )
-
-
-def _kerbs(betas: list[float]) -> list[bool]:
-    """Kerbs lie where the road turns hard, and to one side, over four tiles; indices wrap round the loop."""
-    count = len(betas)
-    kerbs = []
-    for i in range(count):
-        turns = [betas[i - k] - betas[i - k - 1] for k in range(KERB_RUN)]
-        hard = all(abs(turn) > TURN_RATE * 0.2 for turn in turns)
-        kerbs.append(hard and abs(float(np.sign(turns).sum())) == KERB_RUN)
-    # in place and in order: near the start of the loop a spread kerb is spread again, as in the reference
-    for i in range(count):
-        for k in range(KERB_RUN):
-            kerbs[i - k] |= kerbs[i]
-    return kerbs
 
 
 def _beside(node: Node, rightward: float) -> tuple[float, float]:
