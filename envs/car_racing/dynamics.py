@@ -79,8 +79,12 @@ _MOMENTA = np.vstack([
     np.concatenate([-ARMS[:, 1], ARMS[:, 0]]),
 ])  # fmt: skip
 _OF_VELOCITIES = _MOMENTA * np.tile(BODY_MASSES, 2)
-# forces on the wheels and lost velocities of the bodies to the car's change of momentum in a step
-_OF_STEP = np.hstack([TIME_STEP * _MOMENTA[:, [0, 1, 2, 3, 5, 6, 7, 8]], -_OF_VELOCITIES])
+# forces on the wheels (car's frame, then along each wheel) and lost velocities of the bodies to a step's changes:
+# the car's momentum, then the wheels' rolling
+_OF_STEP = np.block([
+    [TIME_STEP * _MOMENTA[:, [0, 1, 2, 3, 5, 6, 7, 8]], np.zeros((3, 4)), -_OF_VELOCITIES],
+    [np.zeros((4, 8)), -TIME_STEP * WHEEL_RADIUS / WHEEL_INERTIA * np.eye(4), np.zeros((4, 10))],
+])  # fmt: skip
 
 Scalar = Float[jax.Array, "*batch"]
 Wheels = Float[jax.Array, "4 *batch"]
@@ -150,10 +154,10 @@ def step(
 
     gas = car.gas + jnp.minimum(gas - car.gas, GAS_RAMP)
     steering = jnp.stack([car.front_angle, car.front_angle, car.rear_angle, car.rear_angle])
-    force_x, force_y, wheel_speeds = _tyres(
+    force_x, force_y, force_along, rolling = _tyres(
         car.wheel_speeds, steering, (body_x - lost_x)[:4], (body_y - lost_y)[:4], gas * engine_power, brake, friction
     )
-    gained_x, gained_y, turned = _sums(_OF_STEP, [force_x, force_y, lost_x, lost_y])
+    gained_x, gained_y, turned, *rolled = _sums(_OF_STEP, [force_x, force_y, force_along, lost_x, lost_y])
     momentum = (
         (SPIN_INERTIA + ORBITAL_INERTIA * cos_turn) * car.yaw_rate
         + 2 * WHEEL_YAW_INERTIA * (car.front_rate + car.rear_rate)
@@ -192,7 +196,7 @@ def step(
         front_rate_before=car.front_rate,
         motor_impulse=motor_impulse.astype(car.x.dtype),
         gas=gas,
-        wheel_speeds=wheel_speeds,
+        wheel_speeds=rolling + jnp.stack(rolled),
     )
 
 
@@ -221,8 +225,11 @@ def _tyres(
     gas: Scalar,
     brake: Scalar,
     friction: Wheels,
-) -> tuple[Wheels, Wheels, Wheels]:
-    """Forces of the ground on the wheels (N, car's frame) and the rolling speeds that they leave (rad/s)."""
+) -> tuple[Wheels, Wheels, Wheels, Wheels]:
+    """Forces of the ground on the wheels (N, rightward, forward and along the wheel), and the rolling speeds (rad/s).
+
+    The speeds are those after engine and brakes, before the ground's reaction.
+    """
     sin, cos = sin_cos(steering)
     along = cos * velocity_y - sin * velocity_x
     across = cos * velocity_x + sin * velocity_y
@@ -237,8 +244,7 @@ def _tyres(
     squared = force_along**2 + force_across**2
     scale = jnp.where(squared > friction**2, friction * jax.lax.rsqrt(jnp.maximum(squared, 1.0)), 1.0)
     force_along, force_across = scale * force_along, scale * force_across
-    speeds = speeds - TIME_STEP * WHEEL_RADIUS / WHEEL_INERTIA * force_along
-    return cos * force_across - sin * force_along, sin * force_across + cos * force_along, speeds
+    return cos * force_across - sin * force_along, sin * force_across + cos * force_along, force_along, speeds
 
 
 def _at_least(value: float, dtype: np.dtype) -> float:

@@ -13,10 +13,11 @@ from gymnax.environments import environment, spaces
 from jaxtyping import Array, Bool, Float, Int, UInt8, UInt32
 
 from envs.base import Environment, Observation
-from envs.car_racing import contact, dynamics, observation, pool
+from envs.car_racing import contact, dynamics, nearest, observation, pool
 from envs.car_racing.batching import Leaf, batch_last
 from envs.car_racing.conditions import changes
 from envs.car_racing.dynamics import GRASS_FRICTION, ROAD_FRICTION, Car
+from envs.car_racing.nearest import Search
 from envs.car_racing.schema import SCHEMA
 from envs.car_racing.track import SCALE
 
@@ -43,6 +44,7 @@ class EnvState(environment.EnvState):
     track: Leaf  # index in the pool
     car: Car
     nearest: Leaf  # index of the track's node nearest to the hull's position
+    search: Search
     on_road: Leaf  # bit per wheel
     touching: Leaf  # bit per wheel and tile of the window, see ``observation.touching``
     visited: Leaf  # (13,): bit i of word w: tile 32 w + i
@@ -128,6 +130,7 @@ class CarRacing(Environment[EnvState, EnvParams]):
             track=index,
             car=car,
             nearest=start.nearest,
+            search=nearest.begin(start.nearest, *dynamics.hull_position(car)),
             on_road=start.on_road,
             touching=start.touching,
             visited=start.visited,
@@ -225,7 +228,8 @@ def _advance(
     visited = state.visited | _mark(tiles, state.nearest, length)
     tiles_visited = _count(visited)
 
-    road = observation.look(tracks, state.track, car)
+    node, search = nearest.follow(tracks, state.track, state.search, *dynamics.hull_position(car))
+    road = observation.window(tracks, state.track, node, car)
     touching = observation.touching(road, car)
     # the reference pays the tiles that reset visited with the first step
     unpaid = tiles_visited - jnp.where(state.time == 0, 0, state.tiles_visited)
@@ -235,7 +239,8 @@ def _advance(
         time=state.time + 1,
         track=state.track,
         car=car,
-        nearest=road.nearest,
+        nearest=node,
+        search=search,
         on_road=jnp.sum((by_wheel != 0).astype(jnp.uint32) << wheels, axis=0, dtype=jnp.uint32),
         touching=touching,
         visited=visited,
@@ -282,10 +287,10 @@ def _out_of_field(car: Car) -> Bool[Array, " *batch"]:
 
 
 def _mark(
-    tiles: UInt32[Array, " *batch"], nearest: Int[Array, " *batch"], length: Int[Array, " *batch"]
+    tiles: UInt32[Array, " *batch"], node: Int[Array, " *batch"], length: Int[Array, " *batch"]
 ) -> UInt32[Array, " 13 *batch"]:
     """Spread the window's tiles, one bit each, to their places round the loop."""
-    first = nearest + contact.FIRST_TILE
+    first = node + contact.FIRST_TILE
     first = jnp.where(first < 0, first + length, first)
     before_end = jnp.minimum(length - first, contact.WINDOW).astype(jnp.uint32)
     past_end = tiles >> before_end
