@@ -1,8 +1,8 @@
-"""Tracks on disk, so that a large pool is generated once.
+"""Pools of tracks on disk, so that a large one is built once.
 
-A file belongs to one list of seeds and holds plain arrays. It is written whole. What is read is believed only if
-it is what a generator of this version would have written: a file that is damaged, or is not what its name says,
-is reported and then replaced.
+A file belongs to one list of seeds and holds the pool's arrays, nothing that could run. It is written whole. What
+is read is believed only where it agrees with what would be built: in structure, types and shapes, in its first
+track, and in whatever else its reader checks.
 """
 
 from __future__ import annotations
@@ -11,15 +11,17 @@ import hashlib
 import os
 import tempfile
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
+import jax
 import numpy as np
 
-from envs.car_racing.track import NODE_SPACING, Track, generate
+FORMAT = 1  # raised when a pool of the same seeds would no longer be the same
+TOLERANCE = 1e-4  # processors round differently, m and rad
 
-BYTES_PER_NODE = 33  # four float64 and a flag
-FORMAT = 1  # of the file and of the generator: raised when the tracks of a seed would no longer be the same
+Pool = TypeVar("Pool")
 
 
 def default_folder() -> Path:
@@ -30,40 +32,40 @@ def default_folder() -> Path:
     return root / "jaxrefine" / "car_racing"
 
 
-def path_for(folder: Path, seeds: Sequence[int]) -> Path:
-    """The file of these seeds, in this order."""
-    return folder / f"tracks-v{FORMAT}-{_digest(seeds)[:16]}.npz"
+def path_for(folder: Path, seeds: Sequence[int], precision: str) -> Path:
+    """The file of these seeds, in this order, in a precision such as ``"float32"``."""
+    digest = hashlib.sha256(" ".join(map(str, seeds)).encode()).hexdigest()
+    return folder / f"tracks-v{FORMAT}-{precision}-{digest[:32]}.npz"
 
 
-def load(folder: Path, seeds: Sequence[int], longest: int) -> list[Track] | None:
-    """The tracks of these seeds, of up to ``longest`` nodes each, or None where no file of ``folder`` holds them.
+def load(path: Path, first: Pool, count: int, check: Callable[[Pool], None]) -> Pool | None:
+    """The pool in a file, or None where there is no file or a bad one, of which a warning tells.
 
-    A warning tells of a file that should hold them and does not.
+    Args:
+        path: the file.
+        first: the pool of the first track alone, built afresh; its dimensions of size 1 are the tracks'.
+        count: tracks in the pool.
+        check: raises ``ValueError`` for a pool that cannot be.
     """
-    path = path_for(folder, seeds)
     try:
-        return _read(path, seeds, longest)
+        pool = _read(path, first, count)
+        check(pool)
     except FileNotFoundError:
         return None
     except Exception as error:  # readers of archives raise anything at all on a damaged one
         warnings.warn(f"{path} does not hold the tracks it should and is made anew: {error}", stacklevel=3)
         return None
+    return pool
 
 
-def store(folder: Path, seeds: Sequence[int], tracks: Sequence[Track]) -> None:
-    """Keep tracks; a warning is all that happens where that is not possible."""
-    path = path_for(folder, seeds)
+def store(path: Path, pool: Pool) -> None:
+    """Keep a pool; where that is not possible, a warning is all that happens."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=folder, prefix=path.stem, suffix=".partial", delete=False) as file:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.stem, suffix=".partial", delete=False) as file:
             try:
-                np.savez(
-                    file,
-                    seeds=np.array(_digest(seeds)),
-                    length=np.array([len(track) for track in tracks], np.int64),
-                    nodes=np.concatenate([track.nodes for track in tracks]),
-                    kerbs=np.concatenate([track.kerbs for track in tracks]),
-                )
+                arrays: Any = _named(pool)
+                np.savez(file, **arrays)
                 file.close()
                 Path(file.name).replace(path)
             except BaseException:
@@ -73,36 +75,25 @@ def store(folder: Path, seeds: Sequence[int], tracks: Sequence[Track]) -> None:
         warnings.warn(f"tracks cannot be kept in {path}: {error}", stacklevel=3)
 
 
-def _digest(seeds: Sequence[int]) -> str:
-    return hashlib.sha256(" ".join(map(str, seeds)).encode()).hexdigest()
-
-
-def _read(path: Path, seeds: Sequence[int], longest: int) -> list[Track]:
+def _read(path: Path, first: Pool, count: int) -> Pool:
+    expected = _named(first)
     # a header can claim any size: look at the file's own before anything is allocated
-    if path.stat().st_size > len(seeds) * (longest * BYTES_PER_NODE + 8) + 4096:
+    if path.stat().st_size > sum(leaf.nbytes for leaf in expected.values()) * count + 65_536:
         raise ValueError("it is too large")
-    with np.load(path, allow_pickle=False) as file:
-        digest, length, nodes, kerbs = (file[name] for name in ("seeds", "length", "nodes", "kerbs"))
-    if str(digest) != _digest(seeds):
-        raise ValueError("it belongs to other seeds")
-    _expect(length, np.int64, (len(seeds),))
-    if length.min() < 1 or length.max() > longest:
-        raise ValueError(f"a track of {length.min()} or {length.max()} nodes is none")
-    ends = np.cumsum(length)
-    _expect(nodes, np.float64, (ends[-1], 4))
-    _expect(kerbs, np.bool_, (ends[-1],))
-    steps = np.delete(np.diff(nodes[:, 2:], axis=0), ends[:-1] - 1, axis=0)
-    if not np.isfinite(nodes).all() or (np.abs(np.hypot(*steps.T) - NODE_SPACING) > 1e-6).any():
-        raise ValueError("its nodes do not make tracks")
-    tracks = [
-        Track(nodes[end - count : end], kerbs[end - count : end]) for end, count in zip(ends, length, strict=True)
-    ]
-    first = generate(seeds[0])
-    if not (np.array_equal(first.nodes, tracks[0].nodes) and np.array_equal(first.kerbs, tracks[0].kerbs)):
-        raise ValueError("another generator made it")
-    return tracks
+    leaves = []
+    with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+        for name, leaf in expected.items():
+            values = file[name]
+            shape = tuple(count if size == 1 else size for size in leaf.shape)
+            if values.dtype != leaf.dtype or values.shape != shape:
+                raise ValueError(f"{name} is {values.dtype}{values.shape}, not {leaf.dtype}{shape}")
+            own = values[tuple(slice(1) if size == 1 else slice(None) for size in leaf.shape)]
+            if not np.allclose(own, leaf, rtol=0, atol=TOLERANCE if leaf.dtype.kind == "f" else 0):
+                raise ValueError(f"{name} of the first track is not what is built")
+            leaves.append(values)
+    return jax.tree.unflatten(jax.tree.structure(first), leaves)
 
 
-def _expect(values: np.ndarray, dtype: type[np.generic], shape: tuple[int, ...]) -> None:
-    if values.dtype != dtype or values.shape != shape:
-        raise ValueError(f"an array is {values.dtype}{values.shape}, not {np.dtype(dtype)}{shape}")
+def _named(pool: Pool) -> dict[str, np.ndarray]:
+    leaves = jax.tree.leaves_with_path(pool)
+    return {jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(leaf) for path, leaf in leaves}
