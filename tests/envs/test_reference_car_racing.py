@@ -1,12 +1,9 @@
 from __future__ import annotations
 
-import json
 import math
 import sys
-from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 from gymnasium.envs.box2d import car_dynamics
 from hypothesis import assume, given, settings
@@ -14,26 +11,13 @@ from hypothesis import strategies as st
 
 from envs.car_racing import reference
 from envs.car_racing.conditions import CONDITIONS
-from envs.car_racing.demonstrations import record
-from envs.car_racing.schema import SCHEMA
 
-DEMONSTRATION = Path(record.__file__).parent / "human_like.parquet"
 FORWARD = np.array([0.0, 0.8, 0.0], np.float32)
 
 
 @pytest.fixture(scope="module")
 def env():
     return reference.make_reference()
-
-
-@pytest.fixture(scope="module")
-def demonstration():
-    return pd.read_parquet(DEMONSTRATION)
-
-
-@pytest.fixture(scope="module")
-def provenance():
-    return json.loads(DEMONSTRATION.with_suffix(".json").read_text())
 
 
 def straight_road(n: int = 40, spacing: float = 3.5) -> reference.Nodes:
@@ -323,80 +307,3 @@ def test_without_gymnasium_the_message_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "gymnasium", None)
     with pytest.raises(ImportError, match=r"jaxrefine\[test\]"):
         reference.make_reference()
-
-
-def test_the_demonstration_has_the_schemas_columns_and_ranges(demonstration, provenance):
-    observed = [f"obs_{c.name}" for c in SCHEMA.observation]
-    acted = [f"action_{c.name}" for c in SCHEMA.action]
-    assert list(demonstration.columns) == ["t", *observed, *acted, "reward"]
-    assert set(demonstration.dtypes) == {np.dtype(np.float32)}
-    assert np.isfinite(demonstration.to_numpy()).all()
-    np.testing.assert_array_equal(demonstration["t"], np.arange(provenance["steps"]))
-    for column in SCHEMA.action:
-        values = demonstration[f"action_{column.name}"]
-        assert values.min() >= column.low
-        assert values.max() <= column.high
-        assert values.std() > 0.05
-    for name in ("tile00_x", "tile05_y", "tile05_theta", "speed"):
-        assert demonstration[f"obs_{name}"].std() > 0.01
-
-
-def test_the_demonstration_replays_in_the_reference(env, demonstration, provenance):
-    actions = iter(demonstration[[f"action_{c.name}" for c in SCHEMA.action]].to_numpy())
-    episode = reference.run_episode(
-        lambda o: next(actions), provenance["track_seed"], max_steps=len(demonstration), env=env
-    )
-    replayed = record.to_table(episode)
-    assert episode.terminated == provenance["terminated"]
-    # equal bit for bit where it was recorded; another processor's sine may round differently
-    pd.testing.assert_frame_equal(replayed, demonstration, rtol=0, atol=1e-5)
-
-
-def test_the_demonstration_is_good_and_no_test_track(demonstration, provenance):
-    assert demonstration["reward"].sum() == pytest.approx(provenance["return"], abs=1e-2)
-    assert provenance["return"] >= 850
-    assert 0 <= provenance["track_seed"] < 100
-    own = provenance["own_results"]
-    assert [entry["seed"] for entry in own["per_episode"]] == list(range(1000, 1010))
-    values = [entry["value"] for entry in own["per_episode"]]
-    assert own["mean"] == pytest.approx(np.mean(values), abs=1e-3)
-    assert own["std"] == pytest.approx(np.std(values), abs=1e-3)
-    assert own["std_sample"] == pytest.approx(np.std(values, ddof=1), abs=1e-3)
-
-
-def test_steering_follows_what_is_seen_but_is_no_function_of_it(demonstration, provenance):
-    tiles = demonstration[[c for c in demonstration if c.startswith("obs_tile")]].to_numpy(np.float64)
-    inputs = np.column_stack([tiles, np.ones(len(tiles))])
-    steer = demonstration["action_steer"].to_numpy(np.float64)
-    residual = steer - inputs @ np.linalg.lstsq(inputs, steer, rcond=None)[0]
-    explained = 1 - residual.var() / steer.var()
-    assert explained == pytest.approx(provenance["linear_r_squared_on_tiles"]["steer"], abs=2e-3)
-    assert 0.6 < explained < 0.95
-
-
-def test_the_recorder_makes_the_demonstration_again(tmp_path, monkeypatch, demonstration, provenance, capsys):
-    monkeypatch.setattr(record, "TEST_SEEDS", range(1008, 1010))
-    out = tmp_path / "again.csv"
-    assert record.main(["--driver", "human_like", "--seed", str(provenance["track_seed"]), "--out", str(out)]) == 0
-    again = pd.read_csv(out, dtype=np.float32)
-    # closed-loop driving lets a difference in rounding grow, on a machine that rounds differently
-    pd.testing.assert_frame_equal(again[:300], demonstration[:300], rtol=0, atol=1e-3)
-    assert again["reward"].sum() == pytest.approx(provenance["return"], abs=10)
-    about = json.loads(out.with_suffix(".json").read_text())
-    expected = np.mean([entry["value"] for entry in provenance["own_results"]["per_episode"][8:]])
-    assert about["own_results"]["mean"] == pytest.approx(expected, abs=10)
-    assert "return" in capsys.readouterr().out
-
-
-def test_the_recorder_refuses_other_formats(tmp_path, capsys):
-    with pytest.raises(SystemExit) as stop:
-        record.main(["--seed", "6", "--out", str(tmp_path / "demonstration.npz")])
-    assert stop.value.code == 2
-    assert ".parquet or .csv" in capsys.readouterr().err
-
-
-def test_the_recorder_says_when_there_is_no_such_folder(tmp_path, capsys):
-    with pytest.raises(SystemExit) as stop:
-        record.main(["--seed", "6", "--out", str(tmp_path / "nowhere" / "demonstration.csv")])
-    assert stop.value.code == 2
-    assert "there is no folder" in capsys.readouterr().err

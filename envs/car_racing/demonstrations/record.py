@@ -2,18 +2,16 @@
 
     python -m envs.car_racing.demonstrations.record --driver human_like --seed 6 --out demonstration.parquet
 
-drives one episode, writes its table (``.parquet`` or ``.csv``) and, beside it, its provenance as JSON. The
-same command gives the same table again.
+drives one episode under the driver's condition, writes its table (``.parquet`` or ``.csv``) and, beside it, its
+provenance as JSON. The same command gives the same table again.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import shlex
 import sys
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import date
@@ -23,137 +21,28 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from envs.car_racing.reference import (
-    SPEED_SCALE,
-    YAW_RATE_SCALE,
-    Episode,
-    Observation,
-    make_reference,
-    reference_versions,
-    run_episode,
-)
-from envs.car_racing.schema import LENGTH_SCALE, SCHEMA
+from envs.car_racing.conditions import changes
+from envs.car_racing.demonstrations.driver import HumanLikeDriver, Style
+from envs.car_racing.reference import Episode, make_reference, reference_versions, run_episode
+from envs.car_racing.schema import SCHEMA
 
 TEST_SEEDS = range(1000, 1010)
-STEP = 0.02
-WHEELBASE = 3.24
-NODE_SPACING = 3.5
 NOISE_STREAM = 1
 
 
 @dataclass(frozen=True)
-class Style:
-    """How a human-like driver drives.
+class Demonstrator:
+    """A driver with a style of his own, and the car he has got used to.
 
     Attributes:
-        lag: reaction time, steps of 0.02 s: he acts on the road as he saw it this long ago.
-        felt_motion: share of the car's motion since then that he accounts for, by feeling; 1 is all of it.
-        look_ahead: how far along the road he aims, seconds at the present speed.
-        look_ahead_least: the same, metres, at low speed.
-        steering_gain: stick deflection per radian of the front wheel angle that pure pursuit asks for.
-        lateral_grip: sideways acceleration he trusts in the bends in sight, m/s^2 (the car can do about 200).
-        arc_grip: the same for the arc he is steering at the moment.
-        braking: deceleration he counts on when he decides how late to brake, m/s^2.
-        top_speed: m/s; he never wants to go faster.
-        gas_band: m/s below the wanted speed at which the throttle is full; small is bang-bang.
-        brake_margin: m/s above the wanted speed that he tolerates before he brakes.
-        brake_band: m/s beyond the margin at which the brake is at its most.
-        brake_most: the hardest he brakes; the wheels lock from 0.9.
-        easing: how much of the throttle he takes back per unit of steering.
-        hand, foot: share of the way to the wanted stick and pedal positions covered in one step.
-        hand_noise, foot_noise: standard deviation of the slow (Ornstein-Uhlenbeck) motor noise.
-        noise_time: its correlation time, s.
+        style: how he drives.
+        description: what it amounts to, for the provenance.
+        condition: of his car and its road.
     """
 
-    lag: int = 9
-    felt_motion: float = 0.97
-    look_ahead: float = 0.4
-    look_ahead_least: float = 9.0
-    steering_gain: float = 1.4
-    lateral_grip: float = 90.0
-    arc_grip: float = 120.0
-    braking: float = 80.0
-    top_speed: float = 68.0
-    gas_band: float = 8.0
-    brake_margin: float = 3.0
-    brake_band: float = 15.0
-    brake_most: float = 0.8
-    easing: float = 2.5
-    hand: float = 0.25
-    foot: float = 0.25
-    hand_noise: float = 0.065
-    foot_noise: float = 0.03
-    noise_time: float = 0.16
-
-
-class HumanLikeDriver:
-    """Pure pursuit on the road as it was seen a moment ago, with an unsteady hand; see ``Style``.
-
-    He steers by where the seen road must be by now, judged from the speed and the turning felt since; he
-    chooses his speed from the stale picture itself, so he brakes a little late. His actions therefore depend
-    on what the observation shows, but are not a function of the present observation alone.
-    """
-
-    def __init__(self, style: Style, rng: np.random.Generator) -> None:
-        self._style = style
-        self._rng = rng
-        self._memory: deque[Observation] = deque(maxlen=style.lag + 1)
-        self._controls = np.zeros(3)
-        self._noise = np.zeros(3)
-
-    def __call__(self, observation: Observation) -> np.ndarray:
-        """Observation -> raw (steer, gas, brake)."""
-        style = self._style
-        self._memory.append(observation)
-        seen = self._memory[0]["tiles"].astype(np.float64)
-        speed = float(observation["indicators"][0]) / SPEED_SCALE
-        arc = self._pursuit(self._moved(seen[:, :2] / LENGTH_SCALE), speed)
-        steer = float(np.clip(style.steering_gain * math.atan(WHEELBASE * arc), -1, 1))
-        wanted = min(self._wanted_speed(seen), math.sqrt(style.arc_grip / max(abs(arc), 1e-3)))
-        excess = speed - wanted
-        gas = np.clip(-excess / style.gas_band, 0, 1) * max(0.0, 1 - style.easing * abs(steer))
-        brake = np.clip((excess - style.brake_margin) / style.brake_band, 0, style.brake_most)
-
-        forgetting = STEP / style.noise_time
-        spread = np.array([style.hand_noise, style.foot_noise, style.foot_noise]) * math.sqrt(2 * forgetting)
-        self._noise += spread * self._rng.normal(size=3) - forgetting * self._noise
-        pace = np.array([style.hand, style.foot, style.foot])
-        # a foot that is off the pedal does not shake it
-        shaken = self._noise * np.array([1, gas > 0, brake > 0])
-        self._controls += pace * (np.array([steer, gas, brake]) + shaken - self._controls)
-        return self._controls.copy()
-
-    def _moved(self, road: np.ndarray) -> np.ndarray:
-        """The remembered road (nodes, 2), metres, in the frame the car must have by now."""
-        x = y = angle = 0.0
-        for felt in list(self._memory)[1:]:
-            angle += STEP * self._style.felt_motion * float(felt["indicators"][2]) / YAW_RATE_SCALE
-            advance = STEP * self._style.felt_motion * float(felt["indicators"][0]) / SPEED_SCALE
-            x -= advance * math.sin(angle)
-            y += advance * math.cos(angle)
-        right, forward = road[:, 0] - x, road[:, 1] - y
-        cos, sin = math.cos(angle), math.sin(angle)
-        moved = np.stack([right * cos + forward * sin, forward * cos - right * sin], axis=1)
-        ahead = moved[moved[:, 1] > 0]
-        return ahead if len(ahead) > 1 else road
-
-    def _pursuit(self, road: np.ndarray, speed: float) -> float:
-        """Pure pursuit (Coulter 1992): curvature of the arc through a point of the road ahead, 1/m, positive right."""
-        aim = max(self._style.look_ahead_least, self._style.look_ahead * speed)
-        # along the road, so that a car beside it joins it further on rather than at a right angle
-        legs = np.hypot(*np.diff(road, axis=0).T)
-        distance = max(road[0, 1], 0.0) + np.concatenate([[0.0], np.cumsum(legs)])
-        x, y = (float(np.interp(aim, distance, road[:, axis])) for axis in (0, 1))
-        return 2 * x / (x * x + y * y)
-
-    def _wanted_speed(self, tiles: np.ndarray) -> float:
-        """The speed from which every bend in sight can still be braked for, m/s."""
-        turn = np.diff(tiles[:, 2])
-        turn = np.pi * (np.mod(turn + 1, 2) - 1)
-        curvature = np.abs(np.convolve(turn, np.ones(3) / 3, "valid")) / NODE_SPACING
-        away = NODE_SPACING * np.arange(len(curvature))
-        in_bend = self._style.lateral_grip / np.maximum(curvature, 1e-3)
-        return min(self._style.top_speed, float(np.sqrt(in_bend + 2 * self._style.braking * away).min()))
+    style: Style
+    description: str
+    condition: str = "stock"
 
 
 _HUMAN_LIKE = """\
@@ -161,14 +50,146 @@ Pure pursuit of the centre line on a picture of the road that is one reaction ti
 since. Speed by the bends in sight, judged on the stale picture, hence late braking. Pedals nearly on or off, gas \
 eased while steering. Low-passed stick and pedals with slow motor noise."""
 
-# name -> style and, for the provenance, what it amounts to
-DRIVERS: dict[str, tuple[Style, str]] = {"human_like": (Style(), _HUMAN_LIKE)}
+_RACING_LINE = """\
+As human_like, but quicker to see and to act, with a steadier hand. He goes wide before a bend and cuts it on the \
+inside, trusts the tyres further, brakes late and hard, and is fast wherever the road is straight."""
+
+_CAUTIOUS = """\
+As human_like, but slow and smooth. He keeps to the centre line at a moderate speed that suits most bends, lifts the \
+gas early, seldom brakes and then gently, and moves stick and pedals slowly with hardly a tremor."""
+
+_SLICK = """\
+As human_like, on a road that he knows to be slippery. Little gas, so that the wheels do not spin; he brakes early \
+and very gently, waits for a straight wheel before he accelerates, and cuts the bends a little."""
+
+_PULL = """\
+As human_like, in a car that he knows to pull to the right: he holds the stick to the left all the time, and steers \
+about that."""
+
+_DELAY = """\
+As human_like, in a car that he knows to obey late. He steers by where the road will be once his last commands have \
+taken effect, aims nearer, and brakes early and gently."""
+
+_WORN = """\
+As human_like, in a car with worn tyres and a pull to the right, both of which he knows: he holds the stick to the \
+left, and spares the tyres by gentle gas and long, gentle braking."""
+
+DRIVERS = {
+    "human_like": Demonstrator(Style(), _HUMAN_LIKE),
+    "racing_line": Demonstrator(
+        Style(
+            lag=6,
+            lateral_grip=139.0,
+            arc_grip=200.0,
+            braking=79.0,
+            top_speed=82.0,
+            gas_band=6.9,
+            brake_margin=2.4,
+            hand=0.3,
+            hand_noise=0.04,
+            inside=50.0,
+            outside=15.0,
+        ),
+        _RACING_LINE,
+    ),
+    "cautious": Demonstrator(
+        Style(
+            lag=6,
+            look_ahead=0.33,
+            lateral_grip=110.0,
+            arc_grip=140.0,
+            braking=30.0,
+            top_speed=54.0,
+            gas_band=14.0,
+            brake_margin=2.0,
+            brake_band=25.0,
+            brake_most=0.35,
+            easing=1.0,
+            hand=0.18,
+            foot=0.12,
+            hand_noise=0.02,
+            foot_noise=0.01,
+        ),
+        _CAUTIOUS,
+    ),
+    "slick": Demonstrator(
+        Style(
+            lag=4,
+            look_ahead=0.46,
+            look_ahead_least=11.8,
+            steering_gain=1.94,
+            lateral_grip=85.0,
+            arc_grip=91.0,
+            braking=15.0,
+            top_speed=62.0,
+            gas_band=25.0,
+            gas_most=0.52,
+            brake_margin=5.5,
+            brake_band=12.5,
+            brake_most=0.2,
+            easing=3.7,
+            hand=0.33,
+            inside=20.0,
+        ),
+        _SLICK,
+        "slick",
+    ),
+    "pull": Demonstrator(Style(trim=-0.25), _PULL, "pull"),
+    "delay": Demonstrator(
+        Style(
+            lag=5,
+            look_ahead_least=9.6,
+            steering_gain=1.8,
+            lateral_grip=72.5,
+            arc_grip=100.0,
+            braking=35.9,
+            top_speed=80.0,
+            gas_band=8.5,
+            brake_margin=3.4,
+            brake_band=25.0,
+            brake_most=0.2,
+            easing=1.8,
+            hand=0.22,
+            anticipation=8,
+        ),
+        _DELAY,
+        "delay",
+    ),
+    "worn": Demonstrator(
+        Style(
+            lag=7,
+            steering_gain=1.8,
+            lateral_grip=112.0,
+            arc_grip=110.0,
+            braking=14.0,
+            top_speed=75.0,
+            gas_band=20.0,
+            gas_most=0.8,
+            brake_margin=4.4,
+            brake_band=25.0,
+            brake_most=0.3,
+            easing=3.0,
+            hand=0.28,
+            trim=-0.2,
+        ),
+        _WORN,
+        "worn",
+    ),
+}
 
 
 def drive(name: str, seed: int, env: Any = None) -> Episode:
-    """One episode of a driver, by name, on a track; his noise is drawn from the same seed."""
-    style, _ = DRIVERS[name]
-    return run_episode(HumanLikeDriver(style, np.random.default_rng([seed, NOISE_STREAM])), seed, env=env)
+    """One episode of a driver, by name, on a track; his noise is drawn from the same seed.
+
+    Args:
+        name: of the driver.
+        seed: of the track.
+        env: the reference to drive in; made under the driver's own condition when absent.
+    """
+    demonstrator = DRIVERS[name]
+    env = make_reference(condition=demonstrator.condition) if env is None else env
+    driver = HumanLikeDriver(demonstrator.style, np.random.default_rng([seed, NOISE_STREAM]))
+    return run_episode(driver, seed, env=env)
 
 
 def to_table(episode: Episode) -> pd.DataFrame:
@@ -194,7 +215,7 @@ def linear_r_squared(episode: Episode) -> dict[str, float]:
 
 def provenance(name: str, seed: int, note: str, episode: Episode, out: Path, env: Any) -> dict[str, Any]:
     """Where the demonstration comes from and how good its driver is; drives the ten test tracks for it."""
-    style, description = DRIVERS[name]
+    demonstrator = DRIVERS[name]
     module = "envs.car_racing.demonstrations.record"
     command = ["python", "-m", module, "--driver", name, "--seed", str(seed), "--out", out.name]
     command += ["--note", note] if note else []
@@ -203,7 +224,8 @@ def provenance(name: str, seed: int, note: str, episode: Episode, out: Path, env
     own = [drive(name, test_seed, env) for test_seed in TEST_SEEDS]
     returns = np.array([e.total for e in own])
     return {
-        "driver": {"name": name, "description": description, "style": asdict(style)},
+        "driver": {"name": name, "description": demonstrator.description, "style": asdict(demonstrator.style)},
+        "condition": {"name": demonstrator.condition, "changes": dict(changes(demonstrator.condition))},
         "reference": reference_versions(),
         "track_seed": seed,
         "track_nodes": nodes,
@@ -214,7 +236,7 @@ def provenance(name: str, seed: int, note: str, episode: Episode, out: Path, env
         "terminated": episode.terminated,
         "linear_r_squared_on_tiles": linear_r_squared(episode),
         "own_results": {
-            "over": "test track seeds, one episode each, in the reference",
+            "over": "test track seeds, one episode each, in the reference under the condition",
             "per_episode": [
                 {"seed": s, "value": round(e.total, 3), "steps": e.steps} for s, e in zip(TEST_SEEDS, own, strict=True)
             ],
@@ -241,7 +263,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not options.out.parent.is_dir():
         parser.error(f"--out {options.out}: there is no folder {options.out.parent}; make it first")
     try:
-        env = make_reference()
+        env = make_reference(condition=DRIVERS[options.driver].condition)
         episode = drive(options.driver, options.seed, env)
         about = provenance(options.driver, options.seed, options.note, episode, options.out, env)
         table = to_table(episode)
