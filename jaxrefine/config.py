@@ -13,7 +13,11 @@ class TaskConfig:
     """Which task."""
 
     name: str = MISSING
-    # another demonstration than the task's own: a .parquet, .csv or .npz file
+    # a change of the environment that the model is not told of; car_racing: stock | slick | pull | delay | worn
+    condition: str = "stock"
+    # what the model is told: accurate | paper (the original description, which says less and is wrong in one place)
+    text: str = "accurate"
+    # another demonstration than the condition's own: a .parquet, .csv or .npz file
     demonstration: str | None = None
 
 

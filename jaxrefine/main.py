@@ -63,7 +63,8 @@ def execute(config: Config) -> str | None:
     Raises:
         UserError: a mistake in the command or around it.
     """
-    task = tasks.get(config.task.name, Path(config.task.demonstration) if config.task.demonstration else None)
+    demonstration = Path(config.task.demonstration) if config.task.demonstration else None
+    task = tasks.get(config.task.name, demonstration, config.task.condition, config.task.text)
     check_options(config)
     _ = task.demonstration  # its mistakes are told before anything is made
     path = Path(config.run) if config.run else _new_path(config)
@@ -92,7 +93,8 @@ def execute(config: Config) -> str | None:
 
 def _new_path(config: Config) -> Path:
     stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
-    base = Path(config.out) / f"{config.task.name}-{config.method.name}-{config.llm.chain}-{stamp}"
+    task = config.task.name if config.task.condition == "stock" else f"{config.task.name}-{config.task.condition}"
+    base = Path(config.out) / f"{task}-{config.method.name}-{config.llm.chain}-{stamp}"
     number, path = 1, base
     while path.exists():  # two runs of one second
         number += 1

@@ -16,6 +16,7 @@ import pandas as pd
 
 import envs
 from envs.base import Environment, Schema
+from envs.car_racing import conditions
 from jaxrefine.errors import UserError
 
 
@@ -102,6 +103,7 @@ class Task:
         metric: how an episode is scored.
         protocol: which episodes count.
         demonstration_path: the recorded episode.
+        condition: the environment's, by name; the text says nothing of it.
     """
 
     name: str
@@ -111,6 +113,7 @@ class Task:
     metric: Metric
     protocol: EvaluationProtocol
     demonstration_path: Path
+    condition: str = "stock"
 
     @cached_property
     def env(self) -> Environment:
@@ -133,15 +136,21 @@ def names() -> tuple[str, ...]:
     return tuple(_TASKS)
 
 
-def get(name: str, demonstration: Path | None = None) -> Task:
-    """The task of this name, with another demonstration if one is given.
+def get(name: str, demonstration: Path | None = None, condition: str = "stock", text: str = "accurate") -> Task:
+    """The task of this name.
+
+    Args:
+        name: of the task.
+        demonstration: another one than the condition's own.
+        condition: of the environment.
+        text: which of the task's texts the model is told.
 
     Raises:
-        UserError: there is no such task; the message lists those that exist.
+        UserError: there is no such task, condition or text; the message lists those that exist.
     """
     if name not in _TASKS:
         raise UserError(f"no task is called {name!r}; there are: {', '.join(_TASKS)}")
-    task = _TASKS[name]()
+    task = _TASKS[name](condition, text)
     return task if demonstration is None else replace(task, demonstration_path=demonstration)
 
 
@@ -266,12 +275,23 @@ def _packaged(package: str, name: str) -> Path:
     return Path(str(files(package).joinpath(name)))
 
 
-def _car_racing() -> Task:
+# the paper's own description, which says less and calls the front wheel's angle the car's heading, is for comparison
+_CAR_RACING_TEXTS = {"accurate": "tasks/car_racing.md", "paper": "tasks/car_racing_paper.md"}
+
+
+def _car_racing(condition: str, text: str) -> Task:
+    try:
+        conditions.changes(condition)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    if text not in _CAR_RACING_TEXTS:
+        raise UserError(f"no text of car_racing is called {text!r}; there are: {', '.join(_CAR_RACING_TEXTS)}")
+    driver = "human_like" if condition == "stock" else condition
     return Task(
         name="car_racing",
         class_name="RacecarPolicy",
-        text=_packaged("prompts", "tasks/car_racing.md").read_text(encoding="utf-8"),
-        make_env=lambda: envs.make("car_racing"),
+        text=_packaged("prompts", _CAR_RACING_TEXTS[text]).read_text(encoding="utf-8"),
+        make_env=lambda: envs.make("car_racing", condition=condition),
         metric=Metric("return"),
         protocol=EvaluationProtocol(
             test_seeds=tuple(range(1000, 1010)),
@@ -280,8 +300,9 @@ def _car_racing() -> Task:
             steps=1000,
             sampled=False,
         ),
-        demonstration_path=_packaged("envs.car_racing.demonstrations", "human_like.parquet"),
+        demonstration_path=_packaged("envs.car_racing.demonstrations", f"{driver}.parquet"),
+        condition=condition,
     )
 
 
-_TASKS: dict[str, Callable[[], Task]] = {"car_racing": _car_racing}
+_TASKS: dict[str, Callable[[str, str], Task]] = {"car_racing": _car_racing}

@@ -64,6 +64,8 @@ def test_help_helps(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtu
     [
         (["task=nosuch"], ["task/nosuch", "car_racing"]),
         (["method=nosuch"], ["method/nosuch", "zero_shot"]),
+        (["task.condition=icy"], ["icy", "stock, slick, pull, delay, worn"]),
+        (["task.text=short"], ["short", "accurate, paper"]),
         (["nosuch=1"], ["nosuch"]),
         (["seeds=many"], ["seeds", "many"]),
         (["seeds=0"], ["seeds is 0"]),
@@ -127,6 +129,9 @@ def test_a_transcript_that_ends_early_says_where_and_keeps_the_run(
     status, _, err = call(monkeypatch, capsys, f"run={run}", "method=zero_shot", *SMALL)
     assert status == 2
     assert "method.name was 'refine'" in err
+    status, _, err = call(monkeypatch, capsys, f"run={run}", "task.condition=slick", *SMALL)
+    assert status == 2
+    assert "task.condition was 'stock'" in err
     # the whole recording carries the same run on
     status, out, err = call(monkeypatch, capsys, f"run={run}", *SMALL)
     assert status == 0, err

@@ -10,8 +10,11 @@ from hypothesis import strategies as st
 from toy import SCHEMA, demonstration
 
 from envs.base import Column, Schema
+from envs.car_racing.conditions import CONDITIONS
 from jaxrefine import task as tasks
+from jaxrefine.config import Config
 from jaxrefine.errors import UserError
+from jaxrefine.methods import prompting
 from jaxrefine.task import EvaluationProtocol, load_demonstration
 
 
@@ -151,3 +154,48 @@ def test_car_racing_is_the_papers_protocol() -> None:
 def test_no_such_task_lists_those_that_are() -> None:
     with pytest.raises(UserError, match="there are: car_racing"):
         tasks.get("nosuch")
+
+
+@pytest.mark.parametrize("condition", [name for name in CONDITIONS if name != "stock"])
+def test_a_condition_changes_the_environment_and_the_demonstration_and_no_word_of_the_prompts(condition: str) -> None:
+    stock, changed = tasks.get("car_racing"), tasks.get("car_racing", condition=condition)
+    params, of_stock = (task.env.params_for_seeds([1000]) for task in (changed, stock))
+    for name, value in CONDITIONS[condition].items():
+        assert getattr(params, name) == value != getattr(of_stock, name)
+    fields = prompting.numbers(Config())
+    assert prompting.messages(changed, "generate", fields) == prompting.messages(stock, "generate", fields)
+    assert changed.protocol == stock.protocol
+    found = changed.demonstration
+    assert found.provenance["condition"] == {"name": condition, "changes": dict(CONDITIONS[condition])}
+    assert tuple(found.own_results) == changed.protocol.test_seeds
+    assert stock.demonstration.provenance["condition"]["name"] == "stock"
+
+
+def test_a_demonstration_of_ones_own_is_taken_under_a_condition_too(tmp_path: Path) -> None:
+    task = tasks.get("car_racing", tmp_path / "mine.csv", condition="slick")
+    assert (task.condition, task.demonstration_path) == ("slick", tmp_path / "mine.csv")
+
+
+def test_the_papers_text_calls_the_wheels_angle_what_the_paper_calls_it() -> None:
+    fields = prompting.numbers(Config())
+    accurate, paper = (
+        prompting.messages(tasks.get("car_racing", text=text), "generate", fields)[1].content
+        for text in ("accurate", "paper")
+    )
+    assert "absolute heading" in paper
+    assert "absolute heading" not in accurate
+    assert "steering angle" in accurate
+    assert "steering angle" not in paper
+    assert prompting.specification(tasks.get("car_racing"), fields) in paper
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"condition": "icy"}, "no condition .* 'icy'; there are: stock, slick, pull, delay, worn"),
+        ({"text": "short"}, "no text .* 'short'; there are: accurate, paper"),
+    ],
+)
+def test_no_such_condition_or_text_lists_those_that_are(options: dict[str, str], says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        tasks.get("car_racing", **options)

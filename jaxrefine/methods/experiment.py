@@ -90,7 +90,7 @@ def run_experiment(config: Config, task: Task, run: RunDirectory, client: Client
         run.notice,
     )
     demonstration = task.demonstration
-    run.emit("run_started", task=task.name, method=config.method.name, seed=config.seed)
+    run.emit("run_started", task=task.name, condition=task.condition, method=config.method.name, seed=config.seed)
     rounds = Rounds(
         run, task, config, worker, Conversation(run, recorder, task, config.llm.chain, prompting.numbers(config))
     )
@@ -103,6 +103,7 @@ def run_experiment(config: Config, task: Task, run: RunDirectory, client: Client
     spent = recorder.totals
     summary = {
         "task": task.name,
+        "condition": task.condition,
         "method": config.method.name,
         "status": status,
         "reason": reason,
@@ -139,6 +140,7 @@ def run_experiment(config: Config, task: Task, run: RunDirectory, client: Client
             "transcript": recorder.header,
             "sandbox": BACKEND,
             "prompt_version": prompting.version(),
+            "task_text": config.task.text,
         },
     }
     run.write_json("summary.json", summary)

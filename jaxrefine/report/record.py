@@ -133,7 +133,7 @@ def _read(run: Path) -> Record:
     header = next((line for line in transcript if get(line, "kind") == "header"), None)
     return Record(
         name=visible(run.resolve().name),
-        task=string(get(summary, "task")) or string(get(begun, "task")) or "unknown task",
+        task=_task(summary) or _task(begun) or "unknown task",
         method=string(get(summary, "method")) or string(get(begun, "method")) or "unknown method",
         status=string(get(summary, "status")) or "unfinished",
         reason=string(get(summary, "reason")),
@@ -159,6 +159,12 @@ def _read(run: Path) -> Record:
         config=read_text(run / "config.yaml"),
         gaps=tuple(gaps),
     )
+
+
+def _task(said: JSON) -> str | None:
+    """The task's name, with its condition where that is not the stock one."""
+    task, condition = string(get(said, "task")), string(get(said, "condition"))
+    return f"{task} ({condition})" if task and condition not in (None, "stock") else task
 
 
 def facts(value: JSON, depth: int = 0) -> tuple[Fact, ...]:

@@ -105,7 +105,7 @@ class Console:
     def _hear(self, event: Event) -> None:
         match event["event"]:
             case "run_started":
-                parts = [str(event[key]) for key in ("task", "method") if key in event]
+                parts = [str(event[key]) for key in ("task", "condition", "method") if key in event]
                 self.print("  ".join([*parts, str(self.run.path)]))
             case "round_started":
                 self._round = event["round"]

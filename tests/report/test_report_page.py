@@ -92,6 +92,15 @@ def test_cost_steps_and_provenance(page: Page) -> None:
     assert page.has("provenance", "rollout 10000"), "a seed is a name, not an amount"
 
 
+def test_the_task_is_named_with_its_condition_unless_that_is_the_stock_one(
+    finished_run: Path, edit_summary: Edit
+) -> None:
+    edit_summary(finished_run, lambda summary: summary.update(condition="stock"))
+    assert page_of(finished_run).has("head", "car_racing · refine")
+    edit_summary(finished_run, lambda summary: summary.update(condition="slick"))
+    assert page_of(finished_run).has("head", "car_racing (slick) · refine")
+
+
 def test_the_page_needs_nothing_but_itself(page: Page) -> None:
     assert not {tag for tag, _ in page.elements} & {"script", "link", "iframe", "img", "object"}
     assert "@import" not in page.html
