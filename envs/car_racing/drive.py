@@ -6,6 +6,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Set
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
+from envs.car_racing.conditions import changes
 from envs.car_racing.demonstrations.record import to_table
 from envs.car_racing.env import CarRacing
 from envs.car_racing.reference import Episode, clip_action
@@ -119,7 +121,7 @@ def provenance(recording: Recording, used: Set[str], assist: bool, fps: int) -> 
     return {
         "driver": {"name": "person", "drove_with": sorted(used), "assist": assist and "keyboard" in used},
         "environment": "envs.car_racing",
-        "condition": course.condition,
+        "condition": {"name": course.condition, "changes": dict(changes(course.condition))},
         "track_seed": course.seed,
         "track_nodes": len(course.track),
         "steps_per_second": fps,
@@ -155,8 +157,24 @@ def free(path: Path) -> Path:
     return candidate
 
 
-def read(path: Path) -> tuple[dict[str, np.ndarray], Float[np.ndarray, "step 3"], dict[str, Any]]:
-    """A demonstration's first observation, its actions, and what the JSON beside it says; empty where there is none.
+@dataclass(frozen=True)
+class Drive:
+    """A demonstration to be watched.
+
+    Attributes:
+        first: the first observation.
+        actions: in order.
+        seed, condition: of its course, where the JSON beside it says so.
+    """
+
+    first: dict[str, np.ndarray]
+    actions: Float[np.ndarray, "step 3"]
+    seed: int | None
+    condition: str | None
+
+
+def read(path: Path) -> Drive:
+    """Read a demonstration, Parquet or CSV, and the JSON beside it, if there is one.
 
     Raises:
         ValueError: one of the two cannot be read, or the table lacks columns or rows.
@@ -169,14 +187,17 @@ def read(path: Path) -> tuple[dict[str, np.ndarray], Float[np.ndarray, "step 3"]
             for prefix, columns in (("obs_", SCHEMA.observation), ("action_", SCHEMA.action))
         )
         about = json.loads(beside.read_text(encoding="utf-8")) if beside.exists() else {}
-        return SCHEMA.unflatten(seen[0]), done, dict(about)
-    except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
-        raise ValueError(f"{path} cannot be read as a demonstration: {error}") from error
+        seed, condition = about.get("track_seed"), about.get("condition", {}).get("name")
+        if condition is not None:
+            changes(condition)
+        return Drive(SCHEMA.unflatten(seen[0]), done, None if seed is None else int(seed), condition)
+    except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} or the .json beside it cannot be read as a demonstration: {error}") from error
 
 
-def starts_like(course: Course, observation: dict[str, np.ndarray]) -> bool:
-    """Whether a drive that first saw this can have been on the course."""
-    return all(bool(np.abs(course.start[0][key] - seen).max() < SAME) for key, seen in observation.items())
+def fits(drive: Drive, course: Course) -> bool:
+    """Whether the drive can have been on the course, by its first observation."""
+    return all(bool(np.abs(course.start[0][key] - seen).max() < SAME) for key, seen in drive.first.items())
 
 
 def _write(table: pd.DataFrame, about: dict[str, Any], path: Path) -> Path:

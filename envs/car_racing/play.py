@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Float
 
 from envs.car_racing.conditions import CONDITIONS
-from envs.car_racing.drive import Course, Recording, free, provenance, read, save, starts_like
+from envs.car_racing.drive import Course, Recording, fits, free, provenance, read, save
 
 if TYPE_CHECKING:
     from envs.car_racing.window import Window
@@ -107,13 +107,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _play(options: Any, open_window: type[Window]) -> int:
     print(f"track {options.seed}, condition {options.condition}: compiling the car ...", flush=True)
     course = Course(options.seed, options.condition)
-    if options.replay and not starts_like(course, options.first):
+    if options.replay and not fits(options.drive, course):
         return _refuse(f"{options.replay} does not start as track {options.seed} does; give the --seed of its track")
     recording, window = Recording(course, options.max_steps), open_window(options.size, course.track)
     keep = not options.replay
     try:
         if options.replay:
-            watch(recording, window, options.actions, options.fps)
+            watch(recording, window, options.drive.actions, options.fps)
         else:
             keep = drive(recording, window, options.fps, options.assist)
     except KeyboardInterrupt:
@@ -145,20 +145,18 @@ def _options(arguments: Sequence[str] | None) -> Any:
     options = parser.parse_args(arguments)
     if options.replay:
         try:
-            options.first, options.actions, about = read(options.replay)
+            options.drive = read(options.replay)
         except ValueError as error:
             parser.error(str(error))
-        options.max_steps = len(options.actions)
-        options.seed = about.get("track_seed") if options.seed is None else options.seed
-        options.condition = options.condition or about.get("condition")
+        options.max_steps = len(options.drive.actions)
+        options.seed = options.drive.seed if options.seed is None else options.seed
+        options.condition = options.condition or options.drive.condition
         if options.seed is None:
             parser.error(f"--replay {options.replay}: nothing beside it says on which track it was driven; give --seed")
     options.seed = options.seed or 0
     options.condition = options.condition or "stock"
     if options.seed < 0:
         parser.error(f"--seed {options.seed}: a track's seed is 0 or more")
-    if options.condition not in CONDITIONS:
-        parser.error(f"--replay {options.replay}: no condition is called {options.condition!r}")
     if not 200 <= options.size <= 4000:
         parser.error(f"--size {options.size}: give 200 to 4000 pixels")
     if options.fps < 1 or options.max_steps < LEAST_STEPS:

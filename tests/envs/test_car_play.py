@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -48,7 +49,7 @@ def check(path, condition="stock") -> tuple[pd.DataFrame, dict]:
     about = json.loads(path.with_suffix(".json").read_text())
     loaded = load_demonstration(path, SCHEMA)
     assert loaded.steps == len(table) == about["steps"]
-    assert (about["track_seed"], about["condition"]) == (SEED, condition)
+    assert (about["track_seed"], about["condition"]["name"]) == (SEED, condition)
     seen, paid = replay(table, condition)
     np.testing.assert_array_equal(SCHEMA.flatten(loaded.observations), seen)
     np.testing.assert_allclose(loaded.rewards, paid, rtol=1e-6)
@@ -219,10 +220,23 @@ def test_a_saved_drive_can_be_watched(play_by, tmp_path, monkeypatch, capsys):
     assert frames[-1] == (len(table), pytest.approx(about["return"], abs=0.01))
     assert (shown[0] != shown[1]).any()
     assert len(list(tmp_path.iterdir())) == 2  # nothing was recorded anew
+    (tmp_path / "mine.json").write_text(json.dumps({"track_seed": SEED, "condition": {"name": "icy"}}))
+    with pytest.raises(SystemExit):
+        play_by({}, "--replay", "mine.parquet")
+    assert "no condition of car_racing is called 'icy'" in capsys.readouterr().err
     capsys.readouterr()
     table.assign(obs_tile00_y=0.5).to_parquet(tmp_path / "other.parquet")
     assert play_by({}, "--replay", "other.parquet") == 2
     assert "does not start as track 3 does" in capsys.readouterr().err
+
+
+def test_the_shipped_demonstrations_can_be_watched():
+    folder = Path(drive.__file__).parent / "demonstrations"
+    shown = drive.read(folder / "human_like.parquet")
+    assert shown.condition == "stock"
+    assert drive.fits(shown, drive.Course(shown.seed, "stock"))
+    assert not drive.fits(shown, course(SEED, "stock"))
+    assert drive.read(folder / "delay.parquet").condition == "delay"
 
 
 @pytest.mark.parametrize(
