@@ -155,6 +155,7 @@ def _header(config: Config, client: Client) -> dict[str, Any]:
         return {**played.header, "replayed": True}
     return {
         "task": config.task.name,
+        "condition": config.task.condition,
         "chain": config.llm.chain,
         "date": datetime.now(UTC).date().isoformat(),
         "model": getattr(client, "model", None) or config.llm.model or client.name,
