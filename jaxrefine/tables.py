@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from envs.base import Schema
-from jaxrefine.learn.types import Transition
+from jaxrefine.learn.types import Rollouts
 from jaxrefine.run.files import whole_file
 
 
@@ -35,33 +36,38 @@ def column_names(schema: Schema, info_keys: Sequence[str]) -> list[str]:
     ]
 
 
-def to_columns(schema: Schema, transition: Transition, first_episode: int) -> dict[str, np.ndarray]:
-    """The valid rows of transitions ``(episodes, steps)``, column by column.
+def to_columns(schema: Schema, rollouts: Rollouts, first_episode: int) -> dict[str, np.ndarray]:
+    """The valid rows of rollouts, episode after episode, column by column.
 
     ``action_*`` is the action as the environment used it: clipped to the schema's bounds.
     """
-    valid = np.asarray(transition.valid)
+    log = rollouts.transitions
+    valid = np.asarray(log.valid).T
     episode, step = np.nonzero(valid)
-    observed = schema.flatten(transition.observation)[valid]
-    following = schema.flatten(transition.next_observation)[valid]
-    mean, action = np.asarray(transition.action_mean)[valid], np.asarray(transition.action)[valid]
-    low = np.array([column.low for column in schema.action], action.dtype)
-    high = np.array([column.high for column in schema.action], action.dtype)
-    action = np.clip(action, low, high)
+
+    def rows(values: Any) -> np.ndarray:
+        """Of ``(steps, episodes)``."""
+        return np.asarray(values).T[valid]
+
+    action = np.asarray(log.action)
     table: dict[str, np.ndarray] = {
         "episode": (episode + first_episode).astype(np.int32),
         "t": step.astype(np.int32),
-        "reward": np.asarray(transition.reward)[valid],
-        "done": np.asarray(transition.done)[valid],
+        "reward": rows(log.reward),
+        "done": rows(log.done),
     }
-    for i, column in enumerate(schema.observation):
-        table[f"obs_{column.name}"] = observed[:, i]
-        table[f"next_obs_{column.name}"] = following[:, i]
+    observed = {
+        key: np.concatenate([np.asarray(log.observation[key]), np.asarray(last)[None]])
+        for key, last in rollouts.last_observation.items()
+    }
+    for column in schema.observation:
+        values = np.moveaxis(observed[column.key], 0, -1)[column.index].T
+        table[f"obs_{column.name}"], table[f"next_obs_{column.name}"] = rows(values[:-1]), rows(values[1:])
     for i, column in enumerate(schema.action):
-        table[f"action_mean_{column.name}"] = mean[:, i]
-        table[f"action_{column.name}"] = action[:, i]
-    table |= {key: np.asarray(value)[valid] for key, value in transition.info.items()}
-    order = column_names(schema, sorted(transition.info))
+        table[f"action_mean_{column.name}"] = rows(log.action_mean[:, i])
+        table[f"action_{column.name}"] = rows(np.clip(action[:, i], column.low, column.high))
+    table |= {key: rows(value) for key, value in log.info.items()}
+    order = column_names(schema, sorted(log.info))
     return {name: _narrow(table[name]) for name in order}
 
 

@@ -17,7 +17,7 @@ ENV = Block()
 
 
 @pytest.fixture(scope="module")
-def transitions():
+def log():
     program = load_program(PROGRAM, PolicySpec("BlockPolicy", (("block", (2,)),), 1))
     keys = key_per_episode(jax.random.key(0), 4)
     away = {**program.initial, "stiffness": jnp.array(5.0), "damping": jnp.array(5.0)}
@@ -25,9 +25,9 @@ def transitions():
     return rollout(ENV, program.apply, ENV.params_for_seeds(range(4)), away, index, sampled, keys, steps=STEPS)
 
 
-def test_the_header_is_the_contracts(transitions) -> None:
-    columns = to_columns(SCHEMA, transitions, 0)
-    assert list(columns) == column_names(SCHEMA, sorted(transitions.info))
+def test_the_header_is_the_contracts(log) -> None:
+    columns = to_columns(SCHEMA, log, 0)
+    assert list(columns) == column_names(SCHEMA, sorted(log.transitions.info))
     assert list(columns) == [
         "episode", "t", "obs_position", "obs_velocity", "latent_brake", "latent_pull", "weight_damping", "weight_noise",
         "weight_stiffness", "action_mean_force", "action_force", "reward", "done", "next_obs_position",
@@ -35,9 +35,9 @@ def test_the_header_is_the_contracts(transitions) -> None:
     ]  # fmt: skip
 
 
-def test_rows_are_the_valid_steps_in_order(transitions) -> None:
-    frame = pd.DataFrame(to_columns(SCHEMA, transitions, 10))
-    lengths = np.asarray(transitions.valid).sum(1)
+def test_rows_are_the_valid_steps_in_order(log) -> None:
+    frame = pd.DataFrame(to_columns(SCHEMA, log, 10))
+    lengths = np.asarray(log.transitions.valid).sum(0)
     assert (lengths < STEPS).any()
     assert frame.groupby("episode").size().to_dict() == {10 + i: int(n) for i, n in enumerate(lengths)}
     for _, episode in frame.groupby("episode"):
@@ -46,18 +46,27 @@ def test_rows_are_the_valid_steps_in_order(transitions) -> None:
         assert episode.done.iloc[-1]
 
 
-def test_actions_are_shown_as_the_environment_used_them(transitions) -> None:
-    frame = pd.DataFrame(to_columns(SCHEMA, transitions, 0))
-    assert np.abs(np.asarray(transitions.action)).max() > 1
+def test_actions_are_shown_as_the_environment_used_them(log) -> None:
+    frame = pd.DataFrame(to_columns(SCHEMA, log, 0))
+    assert np.abs(np.asarray(log.transitions.action)).max() > 1
     assert frame.action_force.between(-1, 1).all()
     velocity = frame.obs_velocity + 0.1 * frame.action_force
     np.testing.assert_allclose(frame.next_obs_velocity, velocity, atol=1e-6)
 
 
-def test_chunks_are_streamed_into_one_file(transitions, tmp_path: Path) -> None:
-    chunks = [to_columns(SCHEMA, jax.tree.map(lambda x, i=i: x[i : i + 2], transitions), i) for i in (0, 2)]
+def test_what_follows_a_row_is_what_the_next_row_sees(log) -> None:
+    frame = pd.DataFrame(to_columns(SCHEMA, log, 0))
+    for _, episode in frame.groupby("episode"):
+        np.testing.assert_array_equal(episode.next_obs_position[:-1], episode.obs_position[1:])
+    # the toy moves by a tenth of its new velocity, also in the step that ends an episode
+    moved = frame.obs_position + 0.1 * frame.next_obs_velocity
+    np.testing.assert_allclose(frame.next_obs_position, moved, atol=1e-6)
+
+
+def test_chunks_are_streamed_into_one_file(log, tmp_path: Path) -> None:
+    chunks = [to_columns(SCHEMA, jax.tree.map(lambda x, i=i: x[..., i : i + 2], log), i) for i in (0, 2)]
     rows = write_parquet(tmp_path / "t.parquet", iter(chunks))
-    together = pd.DataFrame(to_columns(SCHEMA, transitions, 0))
+    together = pd.DataFrame(to_columns(SCHEMA, log, 0))
     assert rows == len(together)
     pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "t.parquet"), together)
 

@@ -89,7 +89,7 @@ def evaluate(
 
         def step(carry: tuple[Observation, Any, Array, Evaluation], t: Array) -> tuple[Any, None]:
             observation, state, running, result = carry
-            state, transition, env_info = advance(
+            following, state, transition, env_info = advance(
                 env, policy, env_params, params, sampling, jax.random.fold_in(key, t), observation, state, running
             )
             number = transition.reward if measure.of == "reward" else env_info[measure.of]
@@ -98,7 +98,7 @@ def evaluate(
                 steps=result.steps + running,
                 terminated=result.terminated | (running & transition.terminated),
             )
-            return (transition.next_observation, state, running & ~transition.done, result), None
+            return (following, state, running & ~transition.done, result), None
 
         start = Evaluation(measure.start(jnp.result_type(float)), jnp.zeros((), jnp.int32), jnp.asarray(False))
         (_, _, _, result), _ = jax.lax.scan(step, (observation, state, jnp.asarray(True), start), jnp.arange(steps))

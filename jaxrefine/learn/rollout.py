@@ -1,4 +1,4 @@
-"""Instrumented rollouts: one episode is one ``scan``; batches of episodes and of seeds are ``vmap`` outside it."""
+"""Instrumented rollouts: a ``scan`` over steps, each of them a ``vmap`` over episodes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, Key
 
 from jaxrefine.learn import gaussian
-from jaxrefine.learn.types import Environment, Observation, Params, Policy, Transition
+from jaxrefine.learn.types import Environment, Observation, Params, Policy, Rollouts, Transition
 
 
 def advance(
@@ -23,11 +23,11 @@ def advance(
     observation: Observation,
     state: Any,
     running: Bool[Array, ""],
-) -> tuple[Any, Transition, dict[str, Array]]:
+) -> tuple[Observation, Any, Transition, dict[str, Array]]:
     """One step of policy and environment, with everything that both computed.
 
     Returns:
-        The environment's state, the transition, and the environment's own info.
+        The observation that follows, the environment's state, the transition, and the environment's own info.
     """
     action_key, env_key = jax.random.split(key)
     mean, scale_tril, info = policy(params, observation)
@@ -43,9 +43,8 @@ def advance(
         done=done,
         terminated=terminated,
         valid=running,
-        next_observation=following,
     )
-    return state, transition, env_info
+    return following, state, transition, env_info
 
 
 @partial(jax.jit, static_argnames=("env", "policy", "steps"))
@@ -59,7 +58,7 @@ def rollout(
     keys: Key[Array, "episodes"],
     *,
     steps: int,
-) -> Transition:
+) -> Rollouts:
     """Log whole episodes, every observation, latent, weight and action of them.
 
     Args:
@@ -73,24 +72,25 @@ def rollout(
         steps: static; the number of steps logged; the environment's time limit may end an episode sooner.
 
     Returns:
-        Transitions of shape ``(episodes, steps)``; rows after an episode's end are not ``valid``.
+        Every step of every episode; rows after an episode's end are not ``valid``.
     """
+    observation, state = jax.vmap(env.reset_to, (None, 0))(env_params, index)
 
-    def episode(index: Array, sampled: Array, key: Array) -> Transition:
-        observation, state = env.reset_to(env_params, index)
-
-        def step(carry: tuple[Observation, Any, Array], t: Array) -> tuple[tuple[Observation, Any, Array], Transition]:
-            observation, state, running = carry
-            step_key = jax.random.fold_in(key, t)
-            state, transition, _ = advance(
-                env, policy, env_params, params, sampled, step_key, observation, state, running
+    def step(carry: tuple[Observation, Any, Array], t: Array) -> tuple[tuple[Observation, Any, Array], Transition]:
+        def episode(
+            sampled: Array, key: Array, observation: Observation, state: Any, running: Array
+        ) -> tuple[Observation, Any, Array, Transition]:
+            following, state, transition, _ = advance(
+                env, policy, env_params, params, sampled, jax.random.fold_in(key, t), observation, state, running
             )
-            return (transition.next_observation, state, running & ~transition.done), transition
+            return following, state, running & ~transition.done, transition
 
-        _, transitions = jax.lax.scan(step, (observation, state, jnp.asarray(True)), jnp.arange(steps))
-        return transitions
+        *following, transition = jax.vmap(episode, out_axes=(0, 0, 0, -1))(sampled, keys, *carry)
+        return tuple(following), transition
 
-    return jax.vmap(episode)(index, sampled, keys)
+    start = (observation, state, jnp.ones(len(index), bool))
+    (observation, _, _), transitions = jax.lax.scan(step, start, jnp.arange(steps))
+    return Rollouts(transitions, jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, -1), observation))
 
 
 def key_per_episode(key: Key[Array, ""], episodes: int, start: int = 0) -> Key[Array, "episodes"]:

@@ -36,18 +36,34 @@ class Environment(Protocol):
 
 @struct.dataclass
 class Transition:
-    """One step of one episode; every field belongs to the same step t, ``next_observation`` alone to t + 1.
+    """One step of one episode, actions of shape ``(A,)``; every field belongs to the same step t.
 
     ``action`` is what the policy sampled, before the environment clips it. ``valid`` is false from the step after
     the episode's end on, and whatever stands in such a row means nothing.
     """
 
     observation: Observation
-    action_mean: Float[Array, "*batch a"]
-    action: Float[Array, "*batch a"]
+    action_mean: Float[Array, "..."]
+    action: Float[Array, "..."]
     info: Info
-    reward: Float[Array, "*batch"]
-    done: Bool[Array, "*batch"]
-    terminated: Bool[Array, "*batch"]
-    valid: Bool[Array, "*batch"]
-    next_observation: Observation
+    reward: Float[Array, "..."]
+    done: Bool[Array, "..."]
+    terminated: Bool[Array, "..."]
+    valid: Bool[Array, "..."]
+
+
+@struct.dataclass
+class Rollouts:
+    """Whole episodes, everything logged, in arrays of ``(steps, ..., episodes)``.
+
+    With the episodes last, every scalar of a step is a contiguous row, as the environments compute it and as a table
+    keeps it; episodes first would cost a transposed copy of everything.
+
+    Attributes:
+        transitions: of each step.
+        last_observation: what followed the last step, ``(..., episodes)``; what followed an earlier step stands in
+            the row after it, also where the episode ended with that step.
+    """
+
+    transitions: Transition
+    last_observation: Observation

@@ -248,7 +248,7 @@ class Worker:
             for start in range(0, episodes, size):
                 # the last chunk is filled up with repetitions, so that it has the compiled shape
                 part = np.minimum(np.arange(start, start + size), episodes - 1)
-                transitions = rollout(
+                logged = rollout(
                     self.task.env,
                     program.apply,
                     env_params,
@@ -259,7 +259,7 @@ class Worker:
                     steps=protocol.steps,
                 )
                 kept = min(size, episodes - start)
-                yield to_columns(self.task.schema, jax.tree.map(lambda x, n=kept: x[:n], transitions), start)
+                yield to_columns(self.task.schema, jax.tree.map(lambda x, n=kept: x[..., :n], logged), start)
                 self.progress(min(start + size, episodes), episodes)
 
         rows = write_parquet(folder / "rollouts.parquet", chunks())
