@@ -49,6 +49,19 @@ def test_a_pool_repeats_each_track_round_its_loop():
         np.testing.assert_array_equal(ahead, track.kerbs[(node[:, None] + np.arange(13)) % count])
 
 
+def test_reach_is_half_the_distance_to_the_road_beyond_a_nodes_neighbours():
+    seeds = (SHORTEST, LONGEST, CLOSEST, WIDEST)
+    built = pool.from_seeds(seeds)
+    for row, seed in enumerate(seeds):
+        nodes = generate(seed).nodes[:, 2:]
+        count = len(nodes)
+        apart = np.abs(np.subtract.outer(np.arange(count), np.arange(count)))
+        away = np.hypot(*(nodes[:, None] - nodes).transpose(2, 0, 1))
+        away[np.minimum(apart, count - apart) <= pool.NEIGHBOURS] = np.inf
+        column = (np.arange(pool.COLUMNS) - pool.LEAD) % count
+        np.testing.assert_allclose(built.reach[row], away.min(axis=1)[column] / 2, rtol=1e-4)
+
+
 def test_a_pool_holds_float64_where_jax_does():
     with jax.enable_x64(True):
         built = pool.from_seeds([7])
@@ -203,7 +216,7 @@ def claims_a_terabyte(path):
             file.writestr(f"{name}.npy", buffer.getvalue())
 
 
-def huge(path):
+def extended(path):
     with path.open("ab") as file:
         file.truncate(200_000)
 
@@ -216,7 +229,7 @@ DAMAGES = {
     "a plain array": a_plain_array,
     "a pickle": changed("x", lambda old: np.array([{}, [], 1], dtype=object)),
     "claims a terabyte": claims_a_terabyte,
-    "huge": huge,
+    "extended": extended,
     "other seeds": a_pool_of_other_seeds,
     "fewer tracks": changed("starts.x", lambda old: old[:2]),
     "fewer columns": changed("beta", lambda old: old[:, 1:]),
