@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -233,6 +236,17 @@ def test_spaces_and_shapes_are_the_schemas(car, params, start, step):
     jax.tree.map(lambda a, b: np.testing.assert_array_equal(a.shape, b.shape), state, start)
     again = car.observe(KEY, state, None, params)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), again, obs)
+
+
+def test_the_page_for_users_lists_every_column_with_its_unit(car):
+    page = (Path(__file__).parents[2] / "docs/car_racing.md").read_text(encoding="utf-8")
+    rows = [line for line in page.splitlines() if line.startswith("| `")]
+    for column in (*car.schema.observation, *car.schema.action):
+        name = re.sub(r"^tile\d\d", "tileNN", column.name)
+        (row,) = (row for row in rows if f"`{name}`" in row.split("|")[1])
+        assert column.unit in row
+    for field in ("friction", "engine_power", "pull", "delay", "observation_noise"):
+        assert any(row.startswith(f"| `{field}` |") for row in rows)
 
 
 def test_a_batch_steps_like_its_members(car, params, rollout, step):
