@@ -3,8 +3,8 @@
 The reference lets Box2D spend 180 velocity iterations on a hull, four wheels and four motor joints. Away from
 the steering limit the joint motors never saturate, so the converged answer is known: hull and wheels move as one
 rigid body in the plane whose wheels turn at commanded rates. What Box2D's discretisation adds is kept: lever arms
-of the configuration in which the velocities were solved, the position correction of a finite rotation, the speed
-limit of every body, and the joint limit with its warm-started motor impulse.
+of the configuration in which the velocities were solved, the position correction of a finite rotation joint by
+joint, the speed limit of every body, and the joint limit with its warm-started motor impulse.
 
 Every function takes arrays whose trailing dimensions are the batch (none, or one) and whose leading dimension,
 where there is one, counts wheels or bodies: that keeps the inner loops as wide as the batch.
@@ -50,6 +50,7 @@ WHEEL_YAW_INERTIA = 0.0074592
 MAX_SPEED = 100.0  # b2_maxTranslation per step
 ANGULAR_SLOP = np.deg2rad(2.0)
 MAX_ANGULAR_CORRECTION = np.deg2rad(8.0)
+LINEAR_SLOP = 0.005  # a joint's gap (m) that needs no second pass of corrections
 ITERATIONS = 180
 MAX_MOTOR_IMPULSE = 180 * 900 * 0.02**2 * TIME_STEP
 
@@ -63,6 +64,8 @@ ORBITAL_INERTIA = float(BODY_MASSES @ (ARMS**2).sum(axis=1))
 SPIN_INERTIA = HULL_INERTIA + 4 * WHEEL_YAW_INERTIA
 INERTIA = SPIN_INERTIA + ORBITAL_INERTIA
 MOTOR_MASS = 1 / (1 / HULL_INERTIA + 1 / WHEEL_YAW_INERTIA)
+# of the angle by which a wheel is beyond its limit, the part that turns the hull rather than the wheel
+HULL_SHARE = MOTOR_MASS / HULL_INERTIA
 
 # The car's sums over wheels and bodies, as matrices: XLA then computes each summand once, where it would inline
 # sums of elements, their summands included, into everything that uses them.
@@ -86,6 +89,41 @@ _OF_STEP = np.block([
     [np.zeros((4, 8)), -TIME_STEP * WHEEL_RADIUS / WHEEL_INERTIA * np.eye(4), np.zeros((4, 10))],
 ])  # fmt: skip
 
+
+def _pass(gaps: Float[np.ndarray, "4 2"]) -> tuple[Float[np.ndarray, " 4"], Float[np.ndarray, "4 2"]]:
+    """By what Box2D's correction of each joint's gap, from the last joint to the first, turns the hull.
+
+    Returns:
+        the turns (rad), and the gaps that the later corrections leave at the joints of the earlier ones. Gaps are in
+        the car's frame, m, from where the hull has the joint to where the wheel has it.
+    """
+    arms = WHEEL_POSITIONS - np.array([0.0, HULL_CENTRE])
+    across = np.column_stack([-arms[:, 1], arms[:, 0]])
+    turns, gaps = np.zeros(4), gaps.copy()
+    for joint in (3, 2, 1, 0):
+        mobility = 1 / HULL_MASS + 1 / WHEEL_MASS
+        turns[joint] = across[joint] @ gaps[joint] / (HULL_INERTIA * mobility + arms[joint] @ arms[joint])
+        shift = (gaps[joint] - turns[joint] * across[joint]) / (HULL_MASS * mobility)
+        gaps -= shift + turns[joint] * across
+        gaps[joint] = 0
+    return turns, gaps
+
+
+def _corrections() -> Float[np.ndarray, "8 3"]:
+    """Turns of the hull in two passes over the joints, per stretch, lag and the last step's stretch (``_turned``)."""
+    arms = WHEEL_POSITIONS - np.array([0.0, HULL_CENTRE])
+    stretch, stretch_left = _pass(arms)
+    lag, lag_left = _pass(np.column_stack([-arms[:, 1], arms[:, 0]]))
+    left_over, _ = _pass(stretch_left)
+    first = np.column_stack([stretch, lag, left_over])
+    second = np.column_stack([left_over, _pass(lag_left)[0], np.zeros(4)])
+    return np.concatenate([first, second])
+
+
+_CORRECTIONS: list[list[float]] = _corrections().tolist()
+# a wheel ends r w^2 / 2 too far out after a rotation by w
+SECOND_PASS = float(np.sqrt(2 * LINEAR_SLOP / np.hypot(WHEEL_POSITIONS[0, 0], WHEEL_POSITIONS[0, 1] - HULL_CENTRE)))
+
 Scalar = Float[jax.Array, "*batch"]
 Wheels = Float[jax.Array, "4 *batch"]
 
@@ -103,7 +141,8 @@ class Car(struct.PyTreeNode):
     velocity_x: Leaf  # of the centre of mass, m/s
     velocity_y: Leaf
     yaw_rate: Leaf  # rad/s
-    front_angle: Leaf  # of the front wheels relative to the hull, rad
+    front_angle: Leaf  # of the front left wheel relative to the hull, rad
+    front_spread: Leaf  # by which the front left wheel is turned more than the front right one, rad
     rear_angle: Leaf
     front_rate: Leaf  # of the front wheels' turning relative to the hull, rad/s
     rear_rate: Leaf
@@ -153,7 +192,8 @@ def step(
     lost_x, lost_y = excess * body_x, excess * body_y
 
     gas = car.gas + jnp.minimum(gas - car.gas, GAS_RAMP)
-    steering = jnp.stack([car.front_angle, car.front_angle, car.rear_angle, car.rear_angle])
+    front_right = car.front_angle - car.front_spread
+    steering = jnp.stack([car.front_angle, front_right, car.rear_angle, car.rear_angle])
     force_x, force_y, force_along, rolling = _tyres(
         car.wheel_speeds, steering, (body_x - lost_x)[:4], (body_y - lost_y)[:4], gas * engine_power, brake, friction
     )
@@ -165,7 +205,10 @@ def step(
     )
 
     rear_rate = _motor_speed(-car.rear_angle)
-    front_rate, motor_impulse = _front_joint(car, _motor_speed(steer - car.front_angle), rear_rate, momentum)
+    motor_speed = _motor_speed(steer - car.front_angle)
+    front_rate, motor_impulse = _front_joint(car, motor_speed, rear_rate, momentum)
+    free = jnp.abs(car.front_angle) < STEER_LIMIT
+    right_rate = front_rate + jnp.where(free, _motor_speed(steer - front_right) - motor_speed, 0.0)
     yaw_rate = (momentum - 2 * WHEEL_YAW_INERTIA * (front_rate + rear_rate)) / INERTIA
 
     # integration: each body moves at its limited speed; the joints then pull the rigid shape together
@@ -174,23 +217,18 @@ def step(
     excess = _excess(body_x, body_y)
     lost_x, lost_y, orbital_loss = _sums(_OF_VELOCITIES, [excess * body_x, excess * body_y])
     moved_x, moved_y = motion[10] - lost_x / MASS, motion[11] - lost_y / MASS
-    rotation = TIME_STEP * yaw_rate
-    joined = HULL_INERTIA + ORBITAL_INERTIA
-    correction = -(ORBITAL_INERTIA * rotation**3 / 3 + TIME_STEP * orbital_loss) / joined
-    front_angle = car.front_angle + TIME_STEP * front_rate
-    beyond = _limit_excess(car.front_angle, front_angle)
-    pushed_back = 2 * MOTOR_MASS / joined * beyond
-    turn = rotation + correction + pushed_back
+    angle, left, right, rear = _turned(car, yaw_rate, front_rate, right_rate, rear_rate, orbital_loss)
     return Car(
         x=car.x + TIME_STEP * (cos * moved_x - sin * moved_y),
         y=car.y + TIME_STEP * (sin * moved_x + cos * moved_y),
-        angle=car.angle + turn,
-        turn=turn,
+        angle=angle,
+        turn=angle - car.angle,
         velocity_x=car.velocity_x + (cos * gained_x - sin * gained_y) / MASS,
         velocity_y=car.velocity_y + (sin * gained_x + cos * gained_y) / MASS,
         yaw_rate=yaw_rate,
-        front_angle=front_angle - beyond - correction,
-        rear_angle=car.rear_angle + TIME_STEP * rear_rate - correction,
+        front_angle=left - angle,
+        front_spread=left - right,
+        rear_angle=rear - angle,
         front_rate=front_rate,
         rear_rate=rear_rate,
         front_rate_before=car.front_rate,
@@ -277,6 +315,54 @@ def _front_joint(car: Car, motor_speed: Scalar, rear_rate: Scalar, momentum: Sca
     rate = jnp.where(side == 0, motor_speed, jnp.where(held, 0.0, leaving))
     yaw_rate = (momentum - 2 * WHEEL_YAW_INERTIA * (rate + rear_rate)) / INERTIA
     return rate, jnp.where(held, run_up, WHEEL_YAW_INERTIA * (yaw_rate + rate - spin))
+
+
+def _turned(
+    car: Car, yaw_rate: Scalar, left_rate: Scalar, right_rate: Scalar, rear_rate: Scalar, orbital_loss: Scalar
+) -> tuple[Scalar, Scalar, Scalar, Scalar]:
+    """Angles after the step: of the hull, and of the front left, the front right and the rear wheels (rad, world).
+
+    Box2D first moves and turns every body at its rate, then goes over the joints. A wheel has moved along the tangent
+    while the hull turned, so it ends too far out (by its arm times ``stretch``) and behind (by its arm times ``lag``);
+    bringing it back turns the hull, and a front wheel beyond its limit is turned back against the hull. What one pass
+    leaves open, a second pass closes, or else the next step's first.
+
+    Every addition to an angle is one of Box2D's, in its order: its angles are in float32, and what is too small to
+    change them is lost there in one step after the other. Here it must be lost as well.
+    """
+    rotation = TIME_STEP * yaw_rate
+    lag = -(rotation**3) * (1 / 3 - rotation**2 / 30) - TIME_STEP * orbital_loss / ORBITAL_INERTIA
+    left_open = jnp.where(jnp.abs(car.turn) < SECOND_PASS, _stretch(car.turn), 0.0)
+    stretch = _stretch(rotation)
+    first = [radial * stretch + tangential * lag + again * left_open for radial, tangential, again in _CORRECTIONS[:4]]
+
+    left = (car.angle + car.front_angle) + TIME_STEP * (yaw_rate + left_rate)
+    right = (car.angle + (car.front_angle - car.front_spread)) + TIME_STEP * (yaw_rate + right_rate)
+    rear = (car.angle + car.rear_angle) + TIME_STEP * (yaw_rate + rear_rate)
+    angle = car.angle + rotation
+    angle = (angle + first[3]) + first[2]
+    beyond = _limit_excess(car.front_angle, right - angle)
+    right = right - (1 - HULL_SHARE) * beyond
+    angle = (angle + HULL_SHARE * beyond) + first[1]
+    beyond = _limit_excess(car.front_angle, left - angle)
+    left = left - (1 - HULL_SHARE) * beyond
+    angle = (angle + HULL_SHARE * beyond) + first[0]
+
+    limited = beyond != 0
+    repeated = limited | (jnp.abs(rotation) > SECOND_PASS)
+    second = [
+        jnp.where(repeated, radial * stretch + tangential * lag, 0.0) for radial, tangential, _ in _CORRECTIONS[4:]
+    ]
+    angle = (angle + second[3]) + second[2]
+    right = right - jnp.where(limited, _limit_excess(car.front_angle, right - angle), 0.0)
+    angle = angle + second[1]
+    left = left - jnp.where(limited, _limit_excess(car.front_angle, left - angle), 0.0)
+    return angle + second[0], left, right, rear
+
+
+def _stretch(rotation: Scalar) -> Scalar:
+    """By how much of its arm a wheel ends too far out: w sin(w) + cos(w) - 1."""
+    return rotation**2 * (1 / 2 - rotation**2 / 8)
 
 
 def _limit_excess(before: Scalar, after: Scalar) -> Scalar:

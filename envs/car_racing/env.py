@@ -117,6 +117,7 @@ class CarRacing(Environment[EnvState, EnvParams]):
             velocity_y=zero,
             yaw_rate=zero,
             front_angle=start.wheel_angle,
+            front_spread=zero,
             rear_angle=start.wheel_angle,
             front_rate=zero,
             rear_rate=zero,

@@ -58,7 +58,7 @@ def touching(road: Window, car: Car) -> UInt32[jax.Array, " *batch"]:
         road.heading[nodes],
         wheels[:, 0].reshape(shape),
         wheels[:, 1].reshape(shape),
-        jnp.stack([car.front_angle, car.front_angle, car.rear_angle, car.rear_angle]),
+        jnp.stack([car.front_angle, car.front_angle - car.front_spread, car.rear_angle, car.rear_angle]),
     )
     # as a dot product XLA computes the flags once; as shifts it would inline them into every use
     flags = flags.reshape(-1, *car.x.shape).astype(jnp.float32)

@@ -316,6 +316,7 @@ def placed(car, params, poses):
             y=pose[1] + forward[1],
             angle=pose[2],
             front_angle=jnp.zeros(()),
+            front_spread=jnp.zeros(()),
             rear_angle=jnp.zeros(()),
         )
         nothing = state.replace(
