@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -120,10 +121,18 @@ def make_environment(folder: Path) -> None:
     """Make the reference's virtual environment; installs `REQUIREMENTS` with pip.
 
     Raises:
-        subprocess.CalledProcessError: the environment could not be made, or pip could not install.
+        FileExistsError: something is there already.
+        subprocess.CalledProcessError: the environment could not be made, or pip could not install; nothing is left.
     """
-    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-    subprocess.run([str(_python(folder)), "-m", "pip", "install", "--quiet", *REQUIREMENTS], check=True)
+    if folder.exists():
+        raise FileExistsError(f"{folder} exists already; remove it, or give another folder")
+    try:
+        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+        subprocess.run([str(_python(folder)), "-m", "pip", "install", "--quiet", *REQUIREMENTS], check=True)
+    except BaseException:
+        # half an environment would be taken for a whole one
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 class Reference:
