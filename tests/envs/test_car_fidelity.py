@@ -23,6 +23,7 @@ from bench.car_gymnasium import (
 )
 from bench.car_parity import MEDIANS, STEPS, WORST_QUANTILE, steady
 
+pytestmark = pytest.mark.slow
 EPISODES = {"steady": 6, "noisy": 6, "random": 12, "bang-bang": 12}
 CLOSED_LOOP = (*range(1000, 1010), *range(3000, 3010))
 
