@@ -75,9 +75,7 @@ def rollout_case(batch: int) -> Case:
     """Whole instrumented rollouts of a policy program, everything logged, by jaxrefine's own function."""
     env, _ = envs.make("car_racing")
     shapes = env.schema.observation_shapes
-    program = load_program(
-        POLICY.read_text(encoding="utf-8"), PolicySpec("RacecarPolicy", tuple(shapes.items()), 3)
-    )
+    program = load_program(POLICY.read_text(encoding="utf-8"), PolicySpec("RacecarPolicy", tuple(shapes.items()), 3))
     params = env.params_for_seeds(range(10_000, 10_064))
     index = jnp.arange(batch) % 64
     sampled = jnp.arange(batch) % 2 == 1

@@ -103,43 +103,23 @@ class CarRacing(Environment[EnvState, EnvParams]):
         return EnvParams(tracks=pool.from_seeds(seeds)).replace(**self._changes)
 
     def reset_to(self, params: EnvParams, index: Int[Array | np.ndarray, ""] | int) -> tuple[Observation, EnvState]:
-        """Start on the ``index``-th track of the pool, in the pose in which Gymnasium's ``reset`` returns."""
-        index = jnp.asarray(index, jnp.int32)
-        tracks = params.tracks
-        start = jax.tree.map(lambda leaf: leaf[..., index], tracks.starts)
-        zero = jnp.zeros_like(start.x)
-        car = Car(
-            x=start.x,
-            y=start.y,
-            angle=start.angle,
-            turn=zero,
-            velocity_x=zero,
-            velocity_y=zero,
-            yaw_rate=zero,
-            front_angle=start.wheel_angle,
-            front_spread=zero,
-            rear_angle=start.wheel_angle,
-            front_rate=zero,
-            rear_rate=zero,
-            front_rate_before=zero,
-            motor_impulse=zero,
-            gas=zero,
-            wheel_speeds=jnp.zeros((4,), zero.dtype),
-        )
-        state = EnvState(
-            time=jnp.zeros((), jnp.int32),
-            track=index,
-            car=car,
-            nearest=start.nearest,
-            search=nearest.begin(start.nearest, *dynamics.hull_position(car)),
-            on_road=start.on_road,
-            touching=start.touching,
-            visited=start.visited,
-            tiles_visited=_count(start.visited),
-            pending=jnp.zeros((params.delay, self.num_actions), zero.dtype),
-        )
-        obs = observation.observe(observation.window(tracks, index, start.nearest, car), car)
-        return _noisy(jax.random.key(index), obs, params), state
+        """Start on the ``index``-th track of the pool, in the pose in which Gymnasium's ``reset`` returns.
+
+        Raises:
+            ValueError: there is no such track, or ``params.delay`` is not a number of steps. Where ``index`` is traced,
+                as under ``jit`` and ``vmap``, the nearest index that exists is taken instead.
+        """
+        count = params.tracks.count
+        if not isinstance(index, jax.core.Tracer) and not 0 <= int(index) < count:
+            raise ValueError(
+                f"there is no track {int(index)} in a pool of {count}: give an index from 0 to {count - 1}"
+            )
+        if not isinstance(params.delay, int) or params.delay < 0:
+            raise ValueError(
+                "delay must be a whole number of steps, 0 or more, and cannot be traced, for it shapes the state; "
+                f"it is {params.delay!r}"
+            )
+        return _begin(params, jnp.clip(jnp.asarray(index, jnp.int32), 0, count - 1))
 
     def reset_env(self, key: Array, params: EnvParams) -> tuple[Observation, EnvState]:
         """Start on a track drawn uniformly from the pool."""
@@ -156,6 +136,13 @@ class CarRacing(Environment[EnvState, EnvParams]):
             ``off_road`` (no wheel touches the road).
         """
         action = jnp.asarray(action, state.car.x.dtype)
+        if action.shape != (self.num_actions,):
+            raise ValueError(f"an action has shape ({self.num_actions},), not {action.shape}; use jax.vmap for a batch")
+        if len(state.pending) != params.delay:
+            raise ValueError(
+                f"this state was reset under a delay of {len(state.pending)} steps and params.delay is {params.delay}: "
+                "reset under the parameters that you step with"
+            )
         obs, state, reward, terminated, info = _advance(params, (state, action))
         obs = _noisy(key, obs, params)
         obs, state = self._apply_transition_gradient_policy(obs, state)
@@ -202,6 +189,46 @@ def _default_tracks(precision: str) -> pool.Tracks:
         return pool.from_seeds(DEFAULT_SEEDS)
 
 
+@jax.jit
+def _begin(params: EnvParams, index: Int[Array, ""]) -> tuple[Observation, EnvState]:
+    """The first observation and state on a track; compiled so that no two leaves share a buffer."""
+    tracks = params.tracks
+    start = jax.tree.map(lambda leaf: leaf[..., index], tracks.starts)
+    zero = jnp.zeros_like(start.x)
+    car = Car(
+        x=start.x,
+        y=start.y,
+        angle=start.angle,
+        turn=zero,
+        velocity_x=zero,
+        velocity_y=zero,
+        yaw_rate=zero,
+        front_angle=start.wheel_angle,
+        front_spread=zero,
+        rear_angle=start.wheel_angle,
+        front_rate=zero,
+        rear_rate=zero,
+        front_rate_before=zero,
+        motor_impulse=zero,
+        gas=zero,
+        wheel_speeds=jnp.zeros((4,), zero.dtype),
+    )
+    state = EnvState(
+        time=jnp.zeros((), jnp.int32),
+        track=index,
+        car=car,
+        nearest=start.nearest,
+        search=nearest.begin(start.nearest, *dynamics.hull_position(car)),
+        on_road=start.on_road,
+        touching=start.touching,
+        visited=start.visited,
+        tiles_visited=_count(start.visited),
+        pending=jnp.zeros((params.delay, SCHEMA.action_size), zero.dtype),
+    )
+    obs = observation.observe(observation.window(tracks, index, start.nearest, car), car)
+    return _noisy(jax.random.key(index), obs, params), state
+
+
 @batch_last
 def _advance(
     params: EnvParams, each: tuple[EnvState, Float[Array, " 3 *batch"]]
@@ -234,7 +261,7 @@ def _advance(
     touching = observation.touching(road, car)
     # the reference pays the tiles that reset visited with the first step
     unpaid = tiles_visited - jnp.where(state.time == 0, 0, state.tiles_visited)
-    reward = LAP_REWARD / length.astype(real) * unpaid - STEP_COST
+    reward = LAP_REWARD / length.astype(real) * unpaid.astype(real) - STEP_COST
     out = _out_of_field(car)
     new_state = EnvState(
         time=state.time + 1,
@@ -250,7 +277,7 @@ def _advance(
     )
     info = {
         "tiles_visited": tiles_visited,
-        "progress": tiles_visited / length.astype(real),
+        "progress": tiles_visited.astype(real) / length.astype(real),
         "off_road": touching == 0,
     }
     return (

@@ -80,7 +80,12 @@ def generate_tracks(key: Key[Array, ""], count: int, max_attempts: int | None = 
         count: tracks to make, at least 1.
         max_attempts: attempts to make at most; by default ``2 * count + 64``, which fall short with a probability
             below 1e-70. Where they do, the tracks made are repeated; where none is made, lengths are 0.
+
+    Raises:
+        ValueError: ``count`` is below 1.
     """
+    if count < 1:
+        raise ValueError(f"a pool needs at least one track; {count} were asked for")
     limit = 2 * count + SPARE_ATTEMPTS if max_attempts is None else max_attempts
     batch = min(BATCH, count + count // 8 + 8, limit)
 

@@ -238,6 +238,42 @@ def test_spaces_and_shapes_are_the_schemas(car, params, start, step):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), again, obs)
 
 
+def test_what_cannot_be_started_or_stepped_is_told_with_what_to_do(car, params, start):
+    for index in (len(SEEDS), -1):
+        with pytest.raises(ValueError, match=rf"there is no track {index} in a pool of 4: give an index from 0 to 3"):
+            car.reset_to(params, index)
+    # a traced index cannot be refused: the nearest that exists is taken, whole
+    wild = jax.jit(car.reset_to)(params, 7)
+    jax.tree.map(np.testing.assert_array_equal, wild, car.reset_to(params, 3))
+    with pytest.raises(ValueError, match=r"reset under a delay of 0 steps and params.delay is 2"):
+        car.step_env(KEY, start, COAST, params.replace(delay=2))
+    with pytest.raises(ValueError, match="whole number of steps, 0 or more"):
+        car.reset_to(params.replace(delay=-1), 0)
+
+
+def test_a_state_can_be_donated_straight_from_a_reset(car, params):
+    _, states = jax.vmap(car.reset_to, (None, 0))(params, jnp.arange(4))
+    step = jax.jit(jax.vmap(car.step_env, (None, 0, 0, None)), donate_argnums=1)
+    assert np.isfinite(step(KEY, states, jnp.zeros((4, 3)), params)[2]).all()
+
+
+def test_one_environments_nan_stays_with_it(car, params):
+    _, states = jax.vmap(car.reset_to, (None, 0))(params, jnp.arange(4))
+    step = jax.jit(jax.vmap(car.step_env, (None, 0, 0, None)))
+    actions = jnp.tile(jnp.array([0.1, 0.5, 0.0]), (4, 1))
+    sick, well = step(KEY, states, actions.at[2].set(jnp.nan), params), step(KEY, states, actions, params)
+    for _ in range(5):
+        sick, well = (step(KEY, out[1], actions, params) for out in (sick, well))
+    others = np.array([0, 1, 3])
+    jax.tree.map(lambda a, b: np.testing.assert_array_equal(a[others], b[others]), sick, well)
+    assert np.isnan(sick[0]["indicators"][2]).any()
+
+
+def test_strict_promotion_of_types_is_kept(car, params, start):
+    with jax.numpy_dtype_promotion("strict"):
+        jax.eval_shape(car.step_env, KEY, start, COAST, params)
+
+
 def test_the_page_for_users_lists_every_column_with_its_unit(car):
     page = (Path(__file__).parents[2] / "docs/car_racing.md").read_text(encoding="utf-8")
     rows = [line for line in page.splitlines() if line.startswith("| `")]
