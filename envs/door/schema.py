@@ -6,6 +6,8 @@ numbers are one frame, the next 18 the frame one step earlier, the last three th
 
 from __future__ import annotations
 
+from typing import cast
+
 from envs.base import Column, Schema
 
 KEY = "features"
@@ -44,12 +46,9 @@ _ACTION = (
 
 
 def _observation() -> tuple[Column, ...]:
-    now = list(_FRAME)
     before = [(f"prev_{name}", unit, f"{meaning}; one step earlier", *rest) for name, unit, meaning, *rest in _FRAME]
-    return tuple(
-        Column(str(name), str(unit), str(meaning), float(low), float(high), KEY, (i,))
-        for i, (name, unit, meaning, low, high) in enumerate((*now, *before, *_TARGET))
-    )
+    columns = cast("list[tuple[str, str, str, float, float]]", [*_FRAME, *before, *_TARGET])
+    return tuple(Column(*column, key=KEY, index=(i,)) for i, column in enumerate(columns))
 
 
 SCHEMA = Schema(
