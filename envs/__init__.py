@@ -8,7 +8,7 @@ from typing import Any
 from envs.base import Column, Environment, Observation, Schema
 
 # name -> module and class; imported on demand, so that one environment's dependencies never burden another's user
-_REGISTRY = {"car_racing": ("envs.car_racing.env", "CarRacing")}
+_REGISTRY = {"car_racing": ("envs.car_racing.env", "CarRacing"), "door": ("envs.door.env", "Door")}
 
 
 def names() -> tuple[str, ...]:

@@ -1,0 +1,1 @@
+"""Meta-World's door-open-v3: its arm, its door, its rewards, in JAX."""
