@@ -20,7 +20,7 @@ import numpy as np
 from flax import struct
 from jaxtyping import Float
 
-from envs.car_racing.batching import Leaf
+from envs.batching import Leaf
 from envs.car_racing.trigonometry import sin_cos
 
 # Gymnasium CarRacing-v3 (car_dynamics.py)

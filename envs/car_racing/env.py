@@ -13,8 +13,8 @@ from gymnax.environments import environment, spaces
 from jaxtyping import Array, Bool, Float, Int, UInt8, UInt32
 
 from envs.base import Environment, Observation
+from envs.batching import Leaf, batch_last
 from envs.car_racing import contact, dynamics, nearest, observation, pool
-from envs.car_racing.batching import Leaf, batch_last
 from envs.car_racing.conditions import changes
 from envs.car_racing.dynamics import GRASS_FRICTION, ROAD_FRICTION, Car
 from envs.car_racing.nearest import Search

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Float, Int
 
-from envs.car_racing.batching import Leaf
+from envs.batching import Leaf
 from envs.car_racing.pool import COLUMNS, LEAD, MAX_NODES, NEIGHBOURS, WORD, Tracks
 
 STEPS = 2  # nodes by which the nearest may move between two looks before all are searched

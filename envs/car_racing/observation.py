@@ -11,8 +11,8 @@ from flax import struct
 from jaxtyping import Int, UInt32
 
 from envs.base import Observation
+from envs.batching import Leaf
 from envs.car_racing import contact
-from envs.car_racing.batching import Leaf
 from envs.car_racing.dynamics import WHEEL_POSITIONS, Car, hull_position, hull_speed
 from envs.car_racing.nearest import take
 from envs.car_racing.pool import COLUMNS, LEAD, Tracks

@@ -21,9 +21,9 @@ from jaxtyping import Bool, Float, Int
 from rich.console import Console
 from rich.progress import track as progress
 
+from envs.batching import Leaf
 from envs.car_racing import cache as disk
 from envs.car_racing import contact
-from envs.car_racing.batching import Leaf
 from envs.car_racing.contact import Array
 from envs.car_racing.schema import TILES
 from envs.car_racing.start import starts_on

@@ -12,7 +12,7 @@ from gymnax.environments import environment, spaces
 from jaxtyping import Array, Bool, Float, Int, UInt8
 
 from envs.base import Environment, Observation
-from envs.car_racing.batching import Leaf, batch_last
+from envs.batching import Leaf, batch_last
 from envs.door import model, observation, reward
 from envs.door.dynamics import Motion, control_step
 from envs.door.reference import TARGET_OFFSET, door_positions
