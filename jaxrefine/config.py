@@ -12,6 +12,7 @@ from omegaconf import MISSING
 class TaskConfig:
     """Which task."""
 
+    # car_racing | door | module:function, which makes a task of your own (the README shows one)
     name: str = MISSING
     # a change of the environment that the model is not told of; car_racing: stock | slick | pull | delay | worn
     condition: str = "stock"

@@ -67,7 +67,7 @@ def execute(config: Config) -> str | None:
     task = tasks.get(config.task.name, demonstration, config.task.condition, config.task.text)
     check_options(config)
     _ = task.demonstration  # its mistakes are told before anything is made
-    path = Path(config.run) if config.run else _new_path(config)
+    path = Path(config.run) if config.run else _new_path(config, task)
     pending: list[str] = []
     tell = pending.append
     client = make_client(config.llm, task.name, path, lambda text: tell(text))
@@ -91,10 +91,10 @@ def execute(config: Config) -> str | None:
         return None if summary["status"] != "failed" else str(summary["reason"])
 
 
-def _new_path(config: Config) -> Path:
+def _new_path(config: Config, task: tasks.Task) -> Path:
     stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
-    task = config.task.name if config.task.condition == "stock" else f"{config.task.name}-{config.task.condition}"
-    base = Path(config.out) / f"{task}-{config.method.name}-{config.llm.chain}-{stamp}"
+    what = task.name if task.condition == "stock" else f"{task.name}-{task.condition}"
+    base = Path(config.out) / f"{what}-{config.method.name}-{config.llm.chain}-{stamp}"
     number, path = 1, base
     while path.exists():  # two runs of one second
         number += 1

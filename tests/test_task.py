@@ -13,9 +13,10 @@ from envs.base import Column, Schema
 from envs.car_racing.conditions import CONDITIONS
 from jaxrefine import task as tasks
 from jaxrefine.config import Config
+from jaxrefine.demonstration import load_demonstration
 from jaxrefine.errors import UserError
 from jaxrefine.methods import prompting
-from jaxrefine.task import EvaluationProtocol, load_demonstration
+from jaxrefine.task import EvaluationProtocol
 
 
 @pytest.fixture

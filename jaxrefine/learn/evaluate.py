@@ -1,4 +1,4 @@
-"""Evaluation: the metric of every (seed, episode) pair without keeping their trajectories."""
+"""Evaluation: measures of every (seed, episode) pair without keeping their trajectories."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ class Measure:
 
 @struct.dataclass
 class Evaluation:
-    """``value`` is the measure; ``steps`` the episode's length; ``terminated`` whether it ended before its limit."""
+    """``values`` are the measures; ``steps`` the episode's length; ``terminated`` whether it ended before its limit."""
 
-    value: Float[Array, "*batch"]
+    values: tuple[Float[Array, "*batch"], ...]
     steps: Int[Array, "*batch"]
     terminated: Bool[Array, "*batch"]
 
 
-@partial(jax.jit, static_argnames=("env", "policy", "measure", "steps", "sampled"))
+@partial(jax.jit, static_argnames=("env", "policy", "measures", "steps", "sampled"))
 def evaluate(
     env: Environment,
     policy: Policy,
@@ -62,7 +62,7 @@ def evaluate(
     index: Int[Array, "episodes"],
     keys: Key[Array, "episodes"],
     *,
-    measure: Measure,
+    measures: tuple[Measure, ...],
     steps: int,
     sampled: bool,
 ) -> Evaluation:
@@ -75,7 +75,7 @@ def evaluate(
         params: stacked sets of parameters, ``(seeds, ...)`` a leaf.
         index: which episode of ``env_params`` each evaluation starts.
         keys: one an episode, the same for every set of parameters, which so meet the same noise.
-        measure: static.
+        measures: static; of each episode.
         steps: static; the most steps of an episode.
         sampled: static; actions are sampled, or are the mean.
 
@@ -92,15 +92,19 @@ def evaluate(
             following, state, transition, env_info = advance(
                 env, policy, env_params, params, sampling, jax.random.fold_in(key, t), observation, state, running
             )
-            number = transition.reward if measure.of == "reward" else env_info[measure.of]
+            known = {**env_info, "reward": transition.reward}
             result = Evaluation(
-                value=jnp.where(running, measure.add(result.value, number.astype(result.value.dtype)), result.value),
+                values=tuple(
+                    jnp.where(running, measure.add(value, known[measure.of].astype(value.dtype)), value)
+                    for measure, value in zip(measures, result.values, strict=True)
+                ),
                 steps=result.steps + running,
                 terminated=result.terminated | (running & transition.terminated),
             )
             return (following, state, running & ~transition.done, result), None
 
-        start = Evaluation(measure.start(jnp.result_type(float)), jnp.zeros((), jnp.int32), jnp.asarray(False))
+        values = tuple(measure.start(jnp.result_type(float)) for measure in measures)
+        start = Evaluation(values, jnp.zeros((), jnp.int32), jnp.asarray(False))
         (_, _, _, result), _ = jax.lax.scan(step, (observation, state, jnp.asarray(True), start), jnp.arange(steps))
         return result
 

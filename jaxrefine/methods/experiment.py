@@ -21,7 +21,7 @@ from jaxrefine.methods.rounds import Round, RoundFailedError, Rounds
 from jaxrefine.methods.zero_shot import zero_shot
 from jaxrefine.run import RunDirectory
 from jaxrefine.stats import describe
-from jaxrefine.task import Task
+from jaxrefine.task import Metric, Task
 from jaxrefine.worker import Worker
 
 Method = Callable[[Rounds], tuple[list[Round], str | None]]
@@ -85,7 +85,7 @@ def run_experiment(config: Config, task: Task, run: RunDirectory, client: Client
     recorder = Recorder(
         client,
         run.path / "transcript.jsonl",
-        _header(config, client),
+        _header(config, task, client),
         make_budget(config.llm),
         run.notice,
     )
@@ -108,7 +108,8 @@ def run_experiment(config: Config, task: Task, run: RunDirectory, client: Client
         "status": status,
         "reason": reason,
         "best_round": best,
-        "metric": {"name": task.metric.name, "better": task.metric.better, "unit": task.metric.unit},
+        "metric": _metric(task.metric),
+        "further_metrics": [_metric(metric) for metric in task.further_metrics],
         "demonstration": {
             "name": demonstration.name,
             "source": demonstration.source,
@@ -148,14 +149,14 @@ def run_experiment(config: Config, task: Task, run: RunDirectory, client: Client
     return summary
 
 
-def _header(config: Config, client: Client) -> dict[str, Any]:
+def _header(config: Config, task: Task, client: Client) -> dict[str, Any]:
     """Provenance of a new transcript; of a replayed one, its own with a note that this is a replay."""
     played = getattr(client, "transcript", None)
     if played is not None:
         return {**played.header, "replayed": True}
     return {
-        "task": config.task.name,
-        "condition": config.task.condition,
+        "task": task.name,
+        "condition": task.condition,
         "chain": config.llm.chain,
         "date": datetime.now(UTC).date().isoformat(),
         "model": getattr(client, "model", None) or config.llm.model or client.name,
@@ -186,11 +187,16 @@ def _best(done: list[Round], task: Task) -> int | None:
     return done[ranked.index(max(ranked))].number
 
 
+def _metric(metric: Metric) -> dict[str, Any]:
+    return {"name": metric.name, "key": metric.key, "better": metric.better, "unit": metric.unit}
+
+
 def _round(entry: Round) -> dict[str, Any]:
     found, chosen = entry.evaluation, entry.evaluation["chosen"]
     return {
         "round": entry.number,
         "metric": found["metric"],
+        "further_metrics": found["further"],
         "per_episode": found["per_episode"],
         "fit_seeds": {"means": found["means"], "nll": entry.fit["validation_nll"], "chosen": chosen, **found["fits"]},
         "validation": found["validation"],
@@ -210,7 +216,7 @@ def _demonstrated(task: Task) -> float | None:
     if task.metric.of == "reward" and rewards is not None:
         over = {"sum": rewards.sum(), "min": rewards.min(), "max": rewards.max(), "last": rewards[-1]}
         return float(over[task.metric.reduce])
-    value = task.demonstration.provenance.get(task.metric.name)
+    value = task.demonstration.provenance.get(task.metric.key)
     return float(value) if isinstance(value, int | float) else None
 
 

@@ -37,7 +37,11 @@ def messages(task: Task, purpose: str, fields: Mapping[str, str]) -> tuple[Messa
     Raises:
         KeyError: the template asks for a field that is missing.
     """
-    shared = {"task": task_text(task), "specification": specification(task, fields)}
+    shared = {
+        "task": task_text(task),
+        "specification": specification(task, fields),
+        "instances": task.episodes_differ_in,
+    }
     body = Template(_text(f"{purpose}.md")).substitute({**shared, **fields})
     return Message("system", _text("system.md").strip()), Message("user", body.strip() + "\n")
 

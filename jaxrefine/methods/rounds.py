@@ -163,6 +163,9 @@ class Rounds:
             if metric["mean"] is None:
                 return found | {"line": f"{name} is not finite on some test episodes"}
             line = f"{name} {metric['mean']:.4g} ± {metric['std']:.3g} on {metric['n']} test episodes"
+            for further in self.task.further_metrics:
+                mean = found["further"][further.key]["mean"]
+                line += f", {further.name} " + ("not finite" if mean is None else f"{mean:.4g}")
             return found | {"line": line}
 
         result = self._step(current, "evaluate", evaluate, "evaluate")

@@ -172,7 +172,9 @@ def print_summary(summary: Mapping[str, Any], console: Console) -> None:
     pm = "±" if console.can_write("±") else "+-"
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("round", justify="right")
-    for title in (f"{metric['name']}{unit}", "validation NLL", "parameters"):
+    further = summary.get("further_metrics", [])
+    titles = [f"{m['name']}{' ' if m['unit'] else ''}{m['unit']}" for m in further]
+    for title in (f"{metric['name']}{unit}", *titles, "validation NLL", "parameters"):
         table.add_column(title, justify="right")
     table.add_column("decision")
     for entry in summary["rounds"]:
@@ -180,6 +182,7 @@ def print_summary(summary: Mapping[str, Any], console: Console) -> None:
         table.add_row(
             f"{'* ' if chosen else ''}{entry['round']}",
             _spread(entry["metric"], pm),
+            *(_number(entry["further_metrics"][m["key"]]["mean"]) for m in further),
             _number((entry["nll"] or {}).get("validation"), digits=3),
             _number(entry["parameters"], digits=0),
             str(entry["decision"]),

@@ -166,9 +166,9 @@ class Worker:
         Writes ``evaluation.parquet`` (test episodes) and ``validation.parquet``, one row per (fit seed, episode).
 
         Returns:
-            ``{"chosen": int, "metric": sample, "per_episode": [{"seed", "value", "steps"}], "validation": sample,
-            "means": [test mean of each fit], "fits": sample of those means, "episodes": int,
-            "test_episodes": int, "env_steps": int}``.
+            ``{"chosen": int, "metric": sample, "further": {key of a further metric: sample}, "per_episode": [{"seed",
+            "value", "steps", and each further metric}], "validation": sample, "means": [test mean of each fit],
+            "fits": sample of those means, "episodes": int, "test_episodes": int, "env_steps": int}``.
         """
         program, protocol, metric = self._load(source), self.task.protocol, self.task.metric
         test, validation = protocol.test_seeds, protocol.validation_seeds
@@ -189,14 +189,15 @@ class Worker:
                 {name: jnp.asarray(value[chosen_fits]) for name, value in params.items()},
                 jnp.arange(len(seeds)),
                 keys,
-                measure=Measure(metric.of, metric.reduce),
+                measures=tuple(Measure(m.of, m.reduce) for m in (metric, *self.task.further_metrics)),
                 steps=protocol.steps,
                 sampled=protocol.sampled,
             )
             kept = min(size, fits - start)
-            parts.append([np.asarray(x[:kept]) for x in (part.value, part.steps, part.terminated)])
+            parts.append([np.asarray(x[:kept]) for x in (part.steps, part.terminated, *part.values)])
             self.progress(min(start + size, fits), fits)
-        values, steps, terminated = (np.concatenate(pieces) for pieces in zip(*parts, strict=True))
+        steps, terminated, values, *others = (np.concatenate(pieces) for pieces in zip(*parts, strict=True))
+        further = dict(zip((m.key for m in self.task.further_metrics), others, strict=True))
         is_test = np.arange(len(seeds)) < len(test)
         on_validation = values[:, ~is_test].mean(axis=1)
         # a fit that failed has NaN here and is never chosen while another exists
@@ -207,15 +208,18 @@ class Worker:
             fit_seed, episode = np.meshgrid(np.arange(len(values)), seeds[mask], indexing="ij")
             columns = {"fit_seed": fit_seed, "seed": episode, "value": values[:, mask], "steps": steps[:, mask]}
             columns["terminated"] = terminated[:, mask]
+            columns |= {key: value[:, mask] for key, value in further.items()}
             write_parquet(folder / f"{name}.parquet", [{k: v.ravel() for k, v in columns.items()}])
         save_arrays(folder / "weights.npz", {k: v[chosen] for k, v in params.items()})
         means = values[:, is_test].mean(axis=1)
         return {
             "chosen": chosen,
             "metric": _sample(values[chosen, is_test], "episodes"),
+            "further": {key: _sample(value[chosen, is_test], "episodes") for key, value in further.items()},
             "per_episode": [
-                {"seed": int(seed), "value": float(value), "steps": int(n)}
-                for seed, value, n in zip(seeds[is_test], values[chosen, is_test], steps[chosen, is_test], strict=True)
+                {"seed": int(seeds[i]), "value": float(values[chosen, i]), "steps": int(steps[chosen, i])}
+                | {key: float(value[chosen, i]) for key, value in further.items()}
+                for i in np.flatnonzero(is_test)
             ],
             "validation": _sample(values[chosen, ~is_test], "episodes"),
             "means": _plain(means),

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from envs.car_racing import controls, drive, play
 from envs.car_racing.schema import SCHEMA
-from jaxrefine.task import load_demonstration
+from jaxrefine.demonstration import load_demonstration
 
 pygame = pytest.importorskip("pygame", reason="needs pygame")
 

@@ -123,7 +123,7 @@ def test_the_demonstration_opens_the_door_past_the_target_on_no_test_seed(demons
     assert provenance["final_angle"] > provenance["target_angle"] > 1.5
     seen = demonstration[OBSERVED].to_numpy()
     distance = np.linalg.norm(seen[:, HANDLE] - seen[:, TARGET], axis=1)
-    assert distance.min() == pytest.approx(provenance["least_distance"], abs=1e-5)
+    assert distance.min() == pytest.approx(provenance["smallest_distance"], abs=1e-5)
     # past the target means that the handle is on its way from it again
     assert distance[-1] > distance.min() + 0.02
 

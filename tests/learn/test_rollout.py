@@ -107,12 +107,12 @@ def test_a_chunk_of_a_batch_gives_the_batchs_numbers() -> None:
 def test_evaluation_measures_what_the_rollout_logs(measure: Measure, reference, sampled: bool) -> None:
     stacked = {k: jnp.stack([v, 1.5 * v]) for k, v in GAINS.items()}
     found = evaluate(
-        ENV, PROGRAM_.apply, PARAMS, stacked, jnp.arange(6), KEYS, measure=measure, steps=STEPS, sampled=sampled
+        ENV, PROGRAM_.apply, PARAMS, stacked, jnp.arange(6), KEYS, measures=(measure,), steps=STEPS, sampled=sampled
     )
-    assert found.value.shape == (2, 6)
+    assert found.values[0].shape == (2, 6)
     for i in range(2):
         log = run(sampled, {k: v[i] for k, v in stacked.items()})
-        np.testing.assert_allclose(found.value[i], reference(log), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(found.values[0][i], reference(log), rtol=1e-4, atol=1e-5)
         np.testing.assert_array_equal(found.steps[i], np.asarray(log.valid).sum(1))
 
 
@@ -125,7 +125,7 @@ def test_one_seeds_nan_stays_with_it() -> None:
     stacked = {k: jnp.stack([v, v]) for k, v in GAINS.items()}
     stacked["stiffness"] = jnp.array([jnp.nan, -0.5])
     found = evaluate(
-        ENV, PROGRAM_.apply, PARAMS, stacked, jnp.arange(6), KEYS, measure=Measure(), steps=STEPS, sampled=False
+        ENV, PROGRAM_.apply, PARAMS, stacked, jnp.arange(6), KEYS, measures=(Measure(),), steps=STEPS, sampled=False
     )
-    assert np.isnan(found.value[0]).all()
-    assert np.isfinite(found.value[1]).all()
+    assert np.isnan(found.values[0][0]).all()
+    assert np.isfinite(found.values[0][1]).all()

@@ -74,7 +74,7 @@ def provenance(episode: Episode, own: Sequence[Episode], versions: dict[str, str
         "return": round(episode.total, 3),
         "steps_to_success": episode.steps_to_success,
         "success_at_the_end": bool(episode.successes[-1]),
-        "least_distance": round(float(episode.distances.min()), 6),
+        "smallest_distance": round(float(episode.distances.min()), 6),
         "final_distance": round(float(episode.distances[-1]), 6),
         "target_angle": round(target_angle(episode.observations[0]), 4),
         "final_angle": round(float(-episode.qpos[-1, DOOR]), 4),
