@@ -76,6 +76,15 @@ class RefineConfig:
     more_analyses: int = 3
     # rollouts in the table that the analyses see; half take the mean action, half sample
     rollouts: int = 64
+    # what a decision is shown: analysis (results of the model's own analyses of the table) | table (one rollout, as
+    # CSV) | return_only (the rollouts' returns) | none
+    feedback: str = "analysis"
+    # which revisions are kept: validate (those not worse on validation episodes, beyond noise) | always (the paper)
+    accept: str = "validate"
+    # with feedback=analysis: also show checks that need no model, among them an ablation of every latent
+    battery: bool = True
+    # with feedback=table: the most characters of CSV, in thousands
+    table_kb: int = 60
 
 
 @dataclass

@@ -65,7 +65,7 @@ def test_a_task_of_ones_own_runs_the_loop(
         (tmp_path / "replies" / f"{i:02}.md").write_text(reply)
     monkeypatch.chdir(tmp_path)
     options = ["task=own", "task.name=own_task:room", "llm=scripted", "llm.path=replies", "run=mine", "seeds=2"]
-    monkeypatch.setattr(sys, "argv", ["jaxrefine", *options, "refine.rollouts=8"])
+    monkeypatch.setattr(sys, "argv", ["jaxrefine", *options, "refine.rollouts=8", "refine.accept=always"])
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
     main()
     summary = json.loads((tmp_path / "mine" / "summary.json").read_text())

@@ -16,6 +16,7 @@ from jaxrefine.llm import Client, Recorder
 from jaxrefine.methods import prompting
 from jaxrefine.methods.clients import make_budget
 from jaxrefine.methods.conversation import Conversation
+from jaxrefine.methods.evidence import FEEDBACK
 from jaxrefine.methods.refine import refine
 from jaxrefine.methods.rounds import Round, RoundFailedError, Rounds
 from jaxrefine.methods.zero_shot import zero_shot
@@ -43,7 +44,8 @@ def check_options(config: Config) -> None:
         ("refine.rounds", config.refine.rounds, 0, 1000),
         ("refine.regenerations", config.refine.regenerations, 0, 1000),
         ("refine.more_analyses", config.refine.more_analyses, 0, 1000),
-        ("refine.rollouts", config.refine.rollouts, 2, 1_000_000),
+        ("refine.rollouts", config.refine.rollouts, 1, 1_000_000),
+        ("refine.table_kb", config.refine.table_kb, 1, 100_000),
         ("fit.learning_rate", config.fit.learning_rate, 1e-8, 10.0),
         ("fit.batch_size", config.fit.batch_size, 1, 1_000_000_000),
         ("fit.updates", config.fit.updates, 1, 1_000_000_000),
@@ -60,6 +62,17 @@ def check_options(config: Config) -> None:
     ):
         if value is not None and not low <= value <= high:  # NaN fails too
             raise UserError(f"{name} is {value}; it must lie between {low:g} and {high:g}")
+    for name, chosen, known in (
+        ("refine.feedback", config.refine.feedback, FEEDBACK),
+        ("refine.accept", config.refine.accept, ("validate", "always")),
+    ):
+        if chosen not in known:
+            raise UserError(f"{name} is {chosen!r}; it must be one of: {', '.join(known)}")
+    if config.refine.feedback == "none" and config.refine.accept != "always":
+        raise UserError(
+            "refine.feedback=none shows the model no result, and which revisions were kept is one: add "
+            "refine.accept=always"
+        )
     for name, text in (("run", config.run), ("out", config.out), ("task.demonstration", config.task.demonstration)):
         if text is not None and "\0" in text:
             raise UserError(f"{name} holds a NUL character, which no path may")
@@ -204,6 +217,9 @@ def _round(entry: Round) -> dict[str, Any]:
         "updates": entry.fit["updates"][chosen],
         "skipped_updates": entry.fit["skipped"][chosen],
         "decision": entry.decision,
+        "accepted": entry.accepted,
+        "against_best": entry.against_best,
+        "changes": entry.changes,
         "parameters": entry.check["parameters"],
         "regenerations": entry.regenerations,
         "analyses": entry.analyses,

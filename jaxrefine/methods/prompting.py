@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
@@ -13,6 +14,7 @@ from jaxrefine.config import Config
 from jaxrefine.llm import Message
 from jaxrefine.task import Task
 
+_GAP = re.compile(r"\n{4,}")
 _PREFIXES = ("obs_", "next_obs_", "latent_", "weight_", "action_mean_", "action_")
 
 
@@ -43,7 +45,17 @@ def messages(task: Task, purpose: str, fields: Mapping[str, str]) -> tuple[Messa
         "instances": task.episodes_differ_in,
     }
     body = Template(_text(f"{purpose}.md")).substitute({**shared, **fields})
-    return Message("system", _text("system.md").strip()), Message("user", body.strip() + "\n")
+    # a part that has nothing to say leaves empty lines behind
+    return Message("system", _text("system.md").strip()), Message("user", _GAP.sub("\n\n", body).strip() + "\n")
+
+
+def part(name: str, **fields: str) -> str:
+    """A piece of a prompt, filled in.
+
+    Raises:
+        KeyError: it asks for a field that is missing.
+    """
+    return Template(_text(f"{name}.md")).substitute(fields).strip()
 
 
 def task_text(task: Task) -> str:

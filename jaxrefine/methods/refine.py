@@ -1,15 +1,20 @@
 """The method: generate, fit, roll out, analyse, revise, until the model has nothing left to correct.
 
 At most ``refine.rounds`` revisions follow the first program; the last one is fitted and evaluated but not analysed.
-Every part is a durable step, so a run that was killed goes on from its last finished one when this is called again.
+With ``refine.accept=validate`` a revision that is worse than the best program so far, on validation episodes and beyond
+noise, is set aside: the next decision is about that best one again, and the model is told. Every part is a durable
+step, so a run that was killed goes on from its last finished one when this is called again.
 """
 
 from __future__ import annotations
 
 from functools import partial
 
-from jaxrefine.methods.replies import Decision, ReplyError, find_decision
+from jaxrefine.methods import evidence
+from jaxrefine.methods.replies import Decision, ReplyError, find_decision, find_section
 from jaxrefine.methods.rounds import Round, RoundFailedError, Rounds
+
+CHANGES_KEPT = 1500  # characters of an account of changes that later prompts repeat
 
 
 def refine(rounds: Rounds) -> tuple[list[Round], str | None]:
@@ -21,53 +26,68 @@ def refine(rounds: Rounds) -> tuple[list[Round], str | None]:
     Raises:
         RoundFailedError: not even the first round could be evaluated.
     """
-    done = [rounds.first()]
+    current = rounds.first()
+    done = [current]
     last = rounds.config.refine.rounds
     while True:
-        current = done[-1]
-        if current.number == last:
-            current.decision = "limit"
+        if done[-1].number == last:
+            done[-1].decision = "limit" if done[-1].accepted else "rejected"
             return done, None
         try:
-            decision, reply = _decide(rounds, current)
+            decision, reply = _decide(rounds, current, done)
             current.decision = decision.kind
             if decision.kind == "done":
                 return done, None
-            following = rounds.revised(current.number + 1, reply)
+            following = rounds.revised(done[-1].number + 1, reply)
         except RoundFailedError as failure:
             return done, str(failure)
+        following.changes = " ".join(find_section(reply, "Changes").split())[:CHANGES_KEPT]
+        rounds.judge(following, done)
         done.append(following)
+        current = following
+        if not following.accepted:
+            following.decision = "rejected"
+            current = rounds.best_of(done)
+            rounds.run.emit("round_returned", round=current.number)
 
 
-def _decide(rounds: Rounds, current: Round) -> tuple[Decision, str]:
-    """Analyses and a decision; asks again while the model wants more analyses of the same table."""
-    analyses = rounds.analyse(current)
+def _decide(rounds: Rounds, current: Round, done: list[Round]) -> tuple[Decision, str]:
+    """Evidence and a decision; asks again while the model wants more analyses of the same table."""
+    if not current.evident:
+        evidence.gather(rounds, current)
     for attempt in range(rounds.config.refine.more_analyses + 1):
-        fields = {"program": current.source.strip(), "analyses": analyses, **rounds.table_facts()}
-        reply, request = rounds.conversation.ask("revise", current.number, **fields)
+        reply, request = rounds.conversation.ask("revise", current.number, **evidence.fields(rounds, current, done))
         rounds.run.write_text(f"round_{current.number}/decision.md", reply)
         try:
-            decision = find_decision(reply, rounds.task.class_name)
+            decision = _read(rounds, reply)
         except ReplyError as error:
             current.regenerations += 1
             again = {"request": request, "reply": reply, "problem": str(error)}
             reply, _ = rounds.conversation.ask("repair_reply", current.number, **again)
             rounds.run.write_text(f"round_{current.number}/decision.md", reply)
             try:
-                decision = find_decision(reply, rounds.task.class_name)
+                decision = _read(rounds, reply)
             except ReplyError as second:
                 problem = (
                     f"round {current.number} has no decision: the reply could not be used, nor its repair: {second}"
                 )
                 raise RoundFailedError(problem) from second
-        name = f"round_{current.number}/decision" + (f"_{attempt}" if attempt else "")
+        name = f"round_{current.number}/decision" + (f"_{current.decisions}" if current.decisions else "")
+        current.decisions += 1
         kind = decision.kind
         rounds.run.step(name, partial(dict, decision=kind, line=kind), label="decision")
         if kind != "analysis":
             return decision, reply
         if attempt < rounds.config.refine.more_analyses:
-            analyses = rounds.run_analyses(current, reply, request, analyses)
+            rounds.run_analyses(current, reply, request)
     raise RoundFailedError(
         f"round {current.number} asked for more analyses {rounds.config.refine.more_analyses + 1} times without a "
         "decision; raise refine.more_analyses to let it go on"
     )
+
+
+def _read(rounds: Rounds, reply: str) -> Decision:
+    decision = find_decision(reply, rounds.task.class_name)
+    if decision.kind == "analysis" and rounds.config.refine.feedback != "analysis":
+        raise ReplyError("no analyses can be run here; decide `program`, with the whole new program, or `done`.")
+    return decision

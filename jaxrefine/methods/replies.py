@@ -13,6 +13,7 @@ Kind = Literal["program", "analysis", "done"]
 _FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})[^\n`]*\n(.*?)(?:^[ \t]*\1[`~]*[ \t]*$|\Z)", re.DOTALL | re.MULTILINE)
 # the word must end its line: prose that goes on ("done would have been premature") decides nothing
 _DECISION = re.compile(r"^\W*decision\W*(program|analys[ie]s|done)[^\w\n]*$", re.IGNORECASE | re.MULTILINE)
+_HEADING = re.compile(r"^\s*(?:\[[^\]\n]+\]|#+ [^\n]+|\*\*[^*\n]+\*\*)\s*$", re.MULTILINE)
 _DONE = re.compile(r"no further (action|change)s? (is |are )?needed", re.IGNORECASE)
 
 
@@ -78,6 +79,13 @@ def find_decision(reply: str, class_name: str) -> Decision:
     if _DONE.search(reply):
         return Decision("done")
     raise ReplyError("it has no [Decision] of `program`, `analysis` or `done`, and no code that would imply one.")
+
+
+def find_section(reply: str, name: str) -> str:
+    """The text under a heading such as ``[Changes]``, without code; empty where there is none."""
+    text = _FENCE.sub("", _plain(reply))
+    start = re.search(rf"^\W*{re.escape(name)}\W*$", text, re.MULTILINE | re.IGNORECASE)
+    return _HEADING.split(text[start.end() :], maxsplit=1)[0].strip() if start else ""
 
 
 def _last(reply: str, pattern: str) -> str | None:

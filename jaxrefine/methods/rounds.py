@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
 from jaxrefine.analysis import Limits, check_analysis, run_analysis
 from jaxrefine.config import Config
 from jaxrefine.errors import UserError
+from jaxrefine.methods.acceptance import compare
 from jaxrefine.methods.conversation import Conversation
-from jaxrefine.methods.prompting import column_list
+from jaxrefine.methods.prompting import column_list, part
 from jaxrefine.methods.replies import ReplyError, find_analyses, find_program
 from jaxrefine.run import RunDirectory
 from jaxrefine.task import Task
@@ -31,6 +33,15 @@ class Round:
         resets: episodes that choosing and analysing cost.
         env_steps: environment steps, evaluation included.
         decision: how it ended.
+        accepted: whether it was kept.
+        against_best: of a revision, how it compares with the best one before, episode by episode.
+        changes: of a revision, the model's own account.
+        evident: whether what its decision is shown has been made.
+        analyses_text: the analyses and their results, as prompts show them.
+        battery: what ``Worker.battery`` said.
+        excerpt: what ``Worker.excerpt`` said.
+        rolled_out: what ``Worker.rollout`` said.
+        decisions: how often it has been decided on.
     """
 
     number: int
@@ -43,6 +54,15 @@ class Round:
     resets: int = 0
     env_steps: int = 0
     decision: str = "failed"
+    accepted: bool = True
+    against_best: dict[str, Any] | None = None
+    changes: str = ""
+    evident: bool = False
+    analyses_text: str = ""
+    battery: dict[str, Any] | None = None
+    excerpt: dict[str, Any] | None = None
+    rolled_out: dict[str, Any] = field(default_factory=dict)
+    decisions: int = 0
 
 
 class RoundFailedError(Exception):
@@ -173,11 +193,8 @@ class Rounds:
         current.resets += result["episodes"] - result["test_episodes"]
         current.env_steps += result["env_steps"]
 
-    def analyse(self, current: Round) -> str:
+    def analyse(self, current: Round) -> None:
         """Ask for analyses, roll the policy out, and run them.
-
-        Returns:
-            The analyses' code and results, as the next prompt shows them.
 
         Raises:
             RoundFailedError: no module of analyses could be run.
@@ -187,8 +204,14 @@ class Rounds:
             current.number,
             program=current.source.strip(),
             columns=column_list(current.check["columns"]),
+            battery=part("battery_note") if self.config.refine.battery else "",
             **self.table_facts(),
         )
+        self.roll_out(current)
+        self.run_analyses(current, reply, request)
+
+    def roll_out(self, current: Round) -> None:
+        """Log rollouts of the round's policy as its table."""
 
         def roll_out() -> dict[str, Any]:
             found = self.worker.rollout(
@@ -196,27 +219,83 @@ class Rounds:
             )
             return found | {"line": f"{found['episodes']} episodes, {found['rows']:,} rows"}
 
-        result = self._step(current, "rollout", roll_out, "roll out")
-        current.resets += result["episodes"]
-        current.env_steps += result["rows"]
-        return self.run_analyses(current, reply, request, "")
+        current.rolled_out = self._step(current, "rollout", roll_out, "roll out")
+        current.resets += current.rolled_out["episodes"]
+        current.env_steps += current.rolled_out["rows"]
+
+    def battery(self, current: Round) -> str:
+        """The checks that need no model, as text; made once a round."""
+
+        def check() -> dict[str, Any]:
+            found = self.worker.battery(
+                current.source,
+                self.run.round_path(current.number),
+                self.config.refine.rollouts,
+                current.evaluation["chosen"],
+            )
+            self.run.write_text(f"round_{current.number}/battery.txt", found.pop("text"))
+            self.run.write_json(f"round_{current.number}/battery.json", found.pop("numbers"))
+            return found | {"line": f"{found['latents']} latents held at their means, {found['env_steps']:,} steps"}
+
+        if current.battery is None:
+            current.battery = self._step(current, "battery", check, "built-in checks")
+            current.resets += current.battery["episodes"]
+            current.env_steps += current.battery["env_steps"]
+        return self.run.read_text(f"round_{current.number}/battery.txt")
+
+    def excerpt(self, current: Round) -> dict[str, Any]:
+        """One rollout of the round's table as CSV, in ``excerpt.csv``."""
+
+        def excerpt() -> dict[str, Any]:
+            options = self.config.refine
+            folder = self.run.round_path(current.number)
+            found = self.worker.excerpt(folder, options.rollouts, options.table_kb * 1000)
+            self.run.write_text(f"round_{current.number}/excerpt.csv", found.pop("csv"))
+            return found | {"line": f"episode {found['episode']}, {found['rows']} rows"}
+
+        if current.excerpt is None:
+            current.excerpt = self._step(current, "excerpt", excerpt, "write one rollout as CSV")
+        return current.excerpt
+
+    def best_of(self, done: list[Round]) -> Round:
+        """The round that does best on validation episodes; the earlier one of equals."""
+        sign = 1 if self.task.metric.better == "higher" else -1
+        values = [entry.evaluation["validation"]["mean"] for entry in done]
+        ranked = [-math.inf if value is None else sign * value for value in values]
+        return done[ranked.index(max(ranked))]
+
+    def judge(self, current: Round, done: list[Round]) -> None:
+        """Compare a revision with the best round before it, and decide whether it is kept."""
+        best = self.best_of(done)
+
+        def judge() -> dict[str, Any]:
+            before, after = (entry.evaluation["validation_values"] for entry in (best, current))
+            found = compare(before, after, self.task.metric.better)
+            found["best"] = best.number
+            return found | {"line": f"{found['verdict']} round {best.number}: {found['line']}"}
+
+        found = self._step(current, "judge", judge, "compare with the best so far")
+        current.against_best = found
+        current.accepted = self.config.refine.accept == "always" or found["verdict"] != "worse than"
 
     def table_facts(self) -> dict[str, str]:
         """What a prompt says of the table."""
         episodes = self.config.refine.rollouts
-        return {"episodes": str(episodes), "last_mean_episode": str((episodes + 1) // 2 - 1)}
+        by_mean = (episodes + 1) // 2
+        return {"episodes": str(episodes), "mean_episodes": str(by_mean), "last_mean_episode": str(by_mean - 1)}
 
-    def run_analyses(self, current: Round, reply: str, request: str, before: str) -> str:
-        """Run the reply's analyses on the round's table; what fails goes back to the model.
+    def run_analyses(self, current: Round, reply: str, request: str) -> None:
+        """Run the reply's analyses on the round's table, and add their results to the round's.
+
+        What fails goes back to the model.
 
         Args:
             current: the round.
             reply: holds the module.
             request: what it answered.
-            before: earlier analyses of this table with their results.
 
-        Returns:
-            ``before`` and these analyses with their results.
+        Raises:
+            RoundFailedError: no module of analyses could be run.
         """
         limits = self.config.analysis
         problem = ""
@@ -234,7 +313,8 @@ class Rounds:
                     problem = f"It ended with status `{result['status']}`. Its output:\n\n```text\n{text}\n```"
             if not problem or (attempt == self.config.refine.regenerations and text):
                 current.analyses += 1
-                return _with_results(self.run, current, before, code, text)
+                current.analyses_text = _with_results(self.run, current, code, text)
+                return
             if attempt == self.config.refine.regenerations:
                 break
             current.regenerations += 1
@@ -265,8 +345,8 @@ class Rounds:
         return result
 
 
-def _with_results(run: RunDirectory, current: Round, before: str, code: str, text: str) -> str:
-    k = current.number
+def _with_results(run: RunDirectory, current: Round, code: str, text: str) -> str:
+    k, before = current.number, current.analyses_text
     mine = f"```python\n{code.strip()}\n```\n\ntest_results.txt:\n\n```text\n{text.strip()}\n```"
     both = f"{before}\n\nAdditional analyses:\n\n{mine}" if before else mine
     name = "" if current.analyses == 1 else f"_{current.analyses - 1}"

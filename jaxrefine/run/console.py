@@ -107,7 +107,7 @@ class Console:
             case "run_started":
                 parts = [str(event[key]) for key in ("task", "condition", "method") if key in event]
                 self.print("  ".join([*parts, str(self.run.path)]))
-            case "round_started":
+            case "round_started" | "round_returned":
                 self._round = event["round"]
             case "step_started":
                 self._end_task()

@@ -25,7 +25,9 @@ from jaxrefine.policy.source import ProgramError
 from jaxrefine.stats import describe
 from jaxrefine.tables import column_names, to_columns, write_parquet
 from jaxrefine.task import Task
+from jaxrefine.worker import battery
 from jaxrefine.worker.arrays import load_arrays, save_arrays
+from jaxrefine.worker.excerpt import excerpt
 
 Progress = Callable[[int, int], None]
 # the parts of the root key, so that no two purposes share randomness
@@ -167,8 +169,9 @@ class Worker:
 
         Returns:
             ``{"chosen": int, "metric": sample, "further": {key of a further metric: sample}, "per_episode": [{"seed",
-            "value", "steps", and each further metric}], "validation": sample, "means": [test mean of each fit],
-            "fits": sample of those means, "episodes": int, "test_episodes": int, "env_steps": int}``.
+            "value", "steps", and each further metric}], "validation": sample, "validation_values": [...], "means":
+            [test mean of each fit], "fits": sample of those means, "episodes": int, "test_episodes": int,
+            "env_steps": int}``.
         """
         program, protocol, metric = self._load(source), self.task.protocol, self.task.metric
         test, validation = protocol.test_seeds, protocol.validation_seeds
@@ -222,6 +225,7 @@ class Worker:
                 for i in np.flatnonzero(is_test)
             ],
             "validation": _sample(values[chosen, ~is_test], "episodes"),
+            "validation_values": _plain(values[chosen, ~is_test]),
             "means": _plain(means),
             "fits": _sample(means, "fit seeds"),
             "episodes": int(values.size),
@@ -236,7 +240,8 @@ class Worker:
         protocol's rollout seeds in order.
 
         Returns:
-            ``{"episodes": int, "mean_action_episodes": int, "rows": int}``.
+            ``{"episodes": int, "mean_action_episodes": int, "rows": int, "returns_by_mean": sample, "returns_sampled":
+            sample}``, the samples with ``min`` and ``max``.
         """
         program, protocol = self._load(source), self.task.protocol
         env_params = self._params_for(protocol.rollout_seeds)
@@ -246,6 +251,8 @@ class Worker:
         sampled = number >= by_mean
         index = np.where(sampled, number - by_mean, number) % len(protocol.rollout_seeds)
         key = self._key(_ROLLOUT)
+
+        returns = np.zeros(episodes)
 
         def chunks() -> Iterator[dict[str, np.ndarray]]:
             size = min(self.chunk, episodes)
@@ -263,11 +270,40 @@ class Worker:
                     steps=protocol.steps,
                 )
                 kept = min(size, episodes - start)
-                yield to_columns(self.task.schema, jax.tree.map(lambda x, n=kept: x[..., :n], logged), start)
+                columns = to_columns(self.task.schema, jax.tree.map(lambda x, n=kept: x[..., :n], logged), start)
+                np.add.at(returns, columns["episode"], columns["reward"])
+                yield columns
                 self.progress(min(start + size, episodes), episodes)
 
         rows = write_parquet(folder / "rollouts.parquet", chunks())
-        return {"episodes": episodes, "mean_action_episodes": int(by_mean), "rows": rows}
+        return {
+            "episodes": episodes,
+            "mean_action_episodes": int(by_mean),
+            "rows": rows,
+            "returns_by_mean": _ranged(returns[~sampled]),
+            "returns_sampled": _ranged(returns[sampled]),
+        }
+
+    def excerpt(self, folder: Path, episodes: int, characters: int) -> dict[str, Any]:
+        """One of the ``episodes`` rollouts of ``folder``/rollouts.parquet as text; see ``excerpt.excerpt``."""
+        return excerpt(folder / "rollouts.parquet", (episodes + 1) // 2, characters)
+
+    def battery(self, source: str, folder: Path, episodes: int, chosen: int) -> dict[str, Any]:
+        """The checks of a round's fit and rollouts that need no model; see ``checks``.
+
+        Args:
+            source: of the program.
+            folder: holds the round's fits, weights and the ``episodes`` rollouts.
+            episodes: that were rolled out.
+            chosen: the fit that is the round's.
+
+        Returns:
+            ``{"text": str, "numbers": {title: ...}, "latents": int, "episodes": int, "env_steps": int}``; the last
+            three say what the ablation of every latent took.
+        """
+        program = self._load(source)
+        found = battery.of_table(self.task, folder, (episodes + 1) // 2, chosen)
+        return battery.compose(found) | {"latents": len(program.latents), "episodes": 0, "env_steps": 0}
 
     def device(self) -> str:
         """What does the work, in words."""
@@ -283,6 +319,13 @@ def _plain(values: Any) -> Any:
     if array.ndim:
         return [_plain(part) for part in array]
     return float(array) if np.isfinite(array) else None
+
+
+def _ranged(values: np.ndarray) -> dict[str, Any]:
+    """A sample with its least and largest value; none of them where there are no values."""
+    if not values.size:
+        return {"mean": None, "std": None, "min": None, "max": None, "n": 0}
+    return _sample(values, "episodes") | {"min": _plain(values.min()), "max": _plain(values.max())}
 
 
 def _sample(values: np.ndarray, over: str) -> dict[str, Any]:
