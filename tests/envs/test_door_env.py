@@ -16,6 +16,7 @@ from envs.door import model
 from envs.door.dynamics import Motion, step
 from envs.door.model import HOMED_QPOS, HOMED_QVEL, HOMED_WARMSTART
 from envs.door.schema import HANDLE, KEY, SCHEMA, TARGET
+from envs.door.scripted import scripted
 
 REFERENCE = Path(__file__).parent.parent / "reference" / "door"
 MOTIONS = ("scripted", "noisy", "smooth", "mixed")
@@ -33,15 +34,6 @@ def door():
 @pytest.fixture(scope="module")
 def recorded():
     return {motion: dict(np.load(REFERENCE / f"{motion}.npz")) for motion in MOTIONS}
-
-
-def scripted(observation):
-    """Meta-World's own policy, SawyerDoorOpenV3Policy."""
-    hand, handle = observation[:3], observation[HANDLE] - jnp.array([0.05, 0.0, 0.0])
-    beside, above = jnp.array([0.06, 0.02, 0.2]), jnp.array([0.06, 0.02, 0.0])
-    offset = jnp.where(jnp.abs(hand[2] - handle[2]) > 0.04, above, 0.0)
-    offset = jnp.where(jnp.linalg.norm(hand[:2] - handle[:2]) > 0.12, beside, offset)
-    return jnp.append(jnp.clip(25.0 * (handle + offset - hand), -1, 1), 1.0)
 
 
 @pytest.fixture(scope="module")
