@@ -14,13 +14,12 @@ class Jail:
     never has a network, other processes to look at, or any right of the superuser.
 
     Attributes:
-        read: Files and folders it may read besides.
-        write: Folders it may read and write. None of them may hold, or be held by, a folder of `read` that matters:
-            where they overlap, some backends let it write.
-        processes: Whether it may start processes, and reach an accelerator's devices; compilers for GPUs need both.
+        read: Files and folders it may read besides; each must exist.
+        write: Folders it may read and write; each must exist. None may hold a folder of `read` that must stay as it is.
+        processes: Whether it may start processes and reach an accelerator's devices; compilers for GPUs need both.
         memory_mb: MiB of address space; `None` here and below: no limit but the machine's.
         data_mb: MiB of private memory it may map, which leaves files and reserved address space uncounted.
-        wall_s: Seconds until it ends itself, should nobody else have ended it.
+        wall_s: Seconds until it is ended, should its starter not have done it.
         cpu_s: Seconds of processor time.
         file_mb: MiB that one file may have.
         open_files: Files it may hold open.
