@@ -7,8 +7,9 @@
 drives a round's policy through Meta-World's door-open-v3 on the seeds of the run's ``evaluation.parquet`` and prints
 each of the task's metrics beside the recorded one. Actions are sampled as the task's protocol says, and no two
 samplings are the same: what is recorded is one sample a seed, and ``--repeats`` episodes of a seed in Meta-World are
-averaged. A policy that opens the door only sometimes may so differ by chance alone. Exit status: 0 when the mean smallest distances agree within ``--tolerance`` and the shares of successes
-within ``--success-tolerance``, 1 when they do not, 2 when the comparison could not be made.
+averaged. A policy that opens the door only sometimes may so differ by chance alone. Exit status: 0 when the mean
+smallest distances agree within ``--tolerance`` and the shares of successes within ``--success-tolerance``, 1 when they
+do not, 2 when the comparison could not be made.
 
 Like the run itself it executes the model-written program, so use it on runs you made.
 """
