@@ -16,24 +16,17 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-import jax
 import numpy as np
-import pandas as pd
 
+from bench.bridge import load_policy, read_round
 from envs.car_racing.reference import make_reference, reference_versions, run_episode
 from envs.car_racing.schema import SCHEMA
 from jaxrefine import task as tasks
 from jaxrefine.errors import UserError
-from jaxrefine.policy.program import PolicySpec, load_program
-from jaxrefine.policy.source import ProgramError
-from jaxrefine.worker.arrays import load_arrays
-
-Act = Callable[[dict[str, np.ndarray]], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -87,96 +80,19 @@ def compare(run: Path, number: int | None = None, condition: str | None = None) 
             message says what.
         ImportError: Gymnasium, Box2D or pygame is missing.
     """
-    summary = _summary(run)
-    if summary.get("task") != "car_racing":
-        raise UserError(f"{run} is a run of {summary.get('task')!r}; this bench is for car_racing")
-    if number is None:
-        number = summary.get("best_round")
-        if number is None:
-            raise UserError(f"{run / 'summary.json'} names no best round; choose one with --round")
-    folder = run / f"round_{number}"
-    recorded = _recorded(folder, _chosen_fit(summary, number, run))
-    act = load_policy(folder)
-    condition = str(summary.get("condition", "stock")) if condition is None else condition
+    task = tasks.get("car_racing")
+    recorded = read_round(run, "car_racing", number, ("value", "steps"))
+    act = load_policy(recorded.folder, task.class_name, SCHEMA)
+    condition = recorded.condition if condition is None else condition
     try:
         env = make_reference(condition=condition)
     except ValueError as error:
         raise UserError(str(error)) from error
-    limit = tasks.get("car_racing").protocol.steps
     rows = []
-    for seed, value, steps in recorded:
-        episode = run_episode(act, seed, max_steps=limit, env=env)
-        rows.append(Row(seed, value, steps, episode.total, episode.steps))
-    return Comparison(str(run), int(number), condition, tuple(rows))
-
-
-def load_policy(folder: Path) -> Act:
-    """The mean action of the policy in ``folder``: ``policy.py`` with the parameters of ``weights.npz``.
-
-    Raises:
-        UserError: a file is missing or unreadable, or the two do not belong together.
-    """
-    source = _read_text(folder / "policy.py")
-    # from the schema itself, because a task's own would build the environment in JAX, which is not needed here
-    shapes = tuple(SCHEMA.observation_shapes.items())
-    spec = PolicySpec(tasks.get("car_racing").class_name, shapes, SCHEMA.action_size)
-    try:
-        program = load_program(source, spec)
-    except ProgramError as error:
-        raise UserError(f"{folder / 'policy.py'} is no policy program: {error}") from error
-    params = {name: jax.numpy.asarray(value) for name, value in load_arrays(folder / "weights.npz").items()}
-    for name in sorted(set(program.initial) ^ set(params)):
-        where = "policy.py has" if name in program.initial else "weights.npz has"
-        raise UserError(f"in {folder}, only {where} the parameter {name!r}: the two are not of the same fit")
-
-    @jax.jit
-    def mean_action(observation: dict[str, jax.Array]) -> jax.Array:
-        mean, _, _ = program.apply(params, observation)
-        return mean
-
-    return lambda observation: np.asarray(mean_action(dict(observation)))
-
-
-def _summary(run: Path) -> dict[str, Any]:
-    path = run / "summary.json"
-    try:
-        summary = json.loads(_read_text(path))
-    except json.JSONDecodeError as error:
-        raise UserError(f"{path} is not JSON: {error}") from error
-    if not isinstance(summary, dict):
-        raise UserError(f"{path} is not a run's summary")
-    return summary
-
-
-def _chosen_fit(summary: dict[str, Any], number: int, run: Path) -> int:
-    """Which of the round's fits became its ``weights.npz``."""
-    for entry in summary.get("rounds", []):
-        if entry["round"] == number:
-            return int(entry["fit_seeds"]["chosen"])
-    known = ", ".join(str(entry["round"]) for entry in summary.get("rounds", [])) or "none"
-    raise UserError(f"{run} has no round {number} that was evaluated; it has: {known}")
-
-
-def _recorded(folder: Path, fit: int) -> list[tuple[int, float, int]]:
-    """(track seed, return, steps) of a fit's test episodes."""
-    path = folder / "evaluation.parquet"
-    try:
-        table = pd.read_parquet(path)
-        rows = table[table["fit_seed"] == fit].sort_values("seed")
-        columns = (rows["seed"].astype(int), rows["value"].astype(float), rows["steps"].astype(int))
-        recorded = list(zip(*(column.tolist() for column in columns), strict=True))
-    except (OSError, ValueError, KeyError, AttributeError) as error:
-        raise UserError(f"{path} cannot be read as a round's evaluation: {error}") from error
-    if not recorded:
-        raise UserError(f"{path} holds no episode of fit {fit}, which the summary names as the round's")
-    return recorded
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} cannot be read ({error}); give the directory of a finished run") from error
+    for seed, value, steps in recorded.episodes[["seed", "value", "steps"]].itertuples(index=False):
+        episode = run_episode(act, int(seed), max_steps=task.protocol.steps, env=env)
+        rows.append(Row(int(seed), float(value), int(steps), episode.total, episode.steps))
+    return Comparison(str(run), recorded.number, condition, tuple(rows))
 
 
 def _print(comparison: Comparison) -> None:

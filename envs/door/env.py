@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -132,11 +133,13 @@ class Door(Environment[EnvState, EnvParams]):
             {key: spaces.Box(-jnp.inf, jnp.inf, shape) for key, shape in SCHEMA.observation_shapes.items()}
         )
 
-    def render(self, states: EnvState, params: EnvParams) -> UInt8[np.ndarray, "time height width 3"]:
-        """An episode's states, stacked along their leading dimension, one frame each."""
+    def render(
+        self, states: EnvState, params: EnvParams, how: Literal["auto", "mujoco", "plain"] = "auto"
+    ) -> UInt8[np.ndarray, "time height width 3"]:
+        """An episode's states, stacked along their leading dimension, one frame each; ``how`` as in `render.render`."""
         from envs.door.render import render
 
-        return render(states, params)
+        return render(states, params, how)
 
 
 @batch_last

@@ -1,11 +1,11 @@
-"""Pictures of an episode, from above and from the side. Pillow and MuJoCo's kinematics; no display is needed."""
+"""Pictures of an episode: MuJoCo's own, or plain ones from above and from the side; no display is needed."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
 import mujoco
 import numpy as np
@@ -13,13 +13,15 @@ from jaxtyping import Float, UInt8
 from PIL import Image, ImageDraw
 from scipy.spatial import ConvexHull
 
-from envs.door import contact, model
+from envs.door import contact, model, offscreen
+from envs.door.mujoco_process import SIZE
 from envs.door.reference import TARGET_OFFSET
 
 if TYPE_CHECKING:
     from envs.door.env import EnvParams, EnvState
 
-SIZE = 480  # of a frame's sides, pixels
+How = Literal["auto", "mujoco", "plain"]
+
 SPAN = 1.9  # of the table shown along x, m
 FINE = 2  # pictures are drawn this much larger, then reduced, which smooths their edges
 TOP, SIDE = 300, 180  # heights of the two views, pixels
@@ -29,16 +31,44 @@ LINK, HAND, TARGET = (66, 74, 92), (196, 58, 48), (46, 150, 72)
 CHAIN = (*(f"right_l{i}" for i in range(7)), "hand")
 
 
-def render(states: EnvState, params: EnvParams) -> UInt8[np.ndarray, "time height width 3"]:
-    """Draw an episode's states, stacked along their leading dimension, one frame each."""
+def render(states: EnvState, params: EnvParams, how: How = "auto") -> UInt8[np.ndarray, "time height width 3"]:
+    """Draw an episode's states, stacked along their leading dimension, one frame each, all of one size.
+
+    Args:
+        states: of the episode.
+        params: its parameters.
+        how: ``mujoco`` is MuJoCo's renderer, which needs EGL or OSMesa; ``plain`` needs neither; ``auto`` is the first
+            of them that works.
+
+    Raises:
+        ValueError: there is no such way, or the states are not those of one episode.
+        RuntimeError: MuJoCo was asked for, and cannot draw on this machine; the message says why, and what helps.
+    """
     del params
+    if how not in get_args(How):
+        raise ValueError(f"how={how!r} is no way to draw; there are: {', '.join(get_args(How))}")
+    joints, doors = np.asarray(states.motion.qpos, float), np.asarray(states.door, float)
+    if joints.ndim != 2 or not len(joints):
+        raise ValueError("give the states of one episode, stacked along one leading dimension")
+    if how != "plain":
+        try:
+            return offscreen.draw(joints, doors)
+        except RuntimeError:
+            if how == "mujoco":
+                raise
+    return _plain(joints, doors)
+
+
+def _plain(
+    joints: Float[np.ndarray, "time 10"], doors: Float[np.ndarray, "time 3"]
+) -> UInt8[np.ndarray, "time height width 3"]:
     scene = copy(model.load())  # its doors are moved
     data = mujoco.MjData(scene)
     frames = []
-    for joints, door in zip(np.asarray(states.motion.qpos, float), np.asarray(states.door, float), strict=True):
+    for qpos, door in zip(joints, doors, strict=True):
         for body in ("cabinet", "door_link"):
             scene.body(body).pos = door + model.HINGE_OFFSET
-        data.qpos[:] = joints
+        data.qpos[:] = qpos
         mujoco.mj_kinematics(scene, data)
         frames.append(_draw(scene, data, door + TARGET_OFFSET))
     return np.stack(frames)

@@ -12,12 +12,20 @@ class Excerpt:
     """Keeps the first and last bytes of what it is fed, in constant memory.
 
     Attributes:
-        total: Bytes fed so far.
+        total: Bytes fed so far, the mark not counted.
+        marked: Whether the mark came first.
     """
 
-    def __init__(self, limit: int) -> None:
-        """Keep at most `limit` bytes."""
+    def __init__(self, limit: int, mark: bytes = b"") -> None:
+        """Keep at most `limit` bytes.
+
+        Args:
+            limit: Bytes to keep.
+            mark: One byte that, if it comes first, is noted and not kept.
+        """
         self.total = 0
+        self.marked = False
+        self._mark = mark
         self._limit = limit
         self._half = limit // 2
         self._head = bytearray()
@@ -25,6 +33,10 @@ class Excerpt:
 
     def feed(self, data: bytes) -> None:
         """Add bytes at the end."""
+        if data and self._mark:
+            self.marked = data.startswith(self._mark)
+            data = data.removeprefix(self._mark)
+            self._mark = b""
         self.total += len(data)
         room = self._half - len(self._head)
         if room > 0:

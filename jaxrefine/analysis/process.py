@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import selectors
 import signal
 import subprocess
@@ -19,6 +20,7 @@ from jaxrefine.errors import UserError
 _CHUNK = 1 << 16
 _TICK_S = 0.05
 _LAST_WORDS = 1 << 20
+_DYING_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class Ended:
     Attributes:
         status: Its exit status; minus the signal's number if a signal killed it.
         stopped: Why it was killed from here, if it was.
-        stdout: What it printed.
+        stdout: What it printed, `marked` if the mark came first.
         stderr: What it printed to standard error.
         wall_s: Seconds from its start to its end.
     """
@@ -48,6 +50,7 @@ def run_group(
     wall_s: float,
     keep_bytes: int,
     most_bytes: int,
+    mark: bytes,
 ) -> Ended:
     """Run a command to its end or its deadline, then kill all that is left of its process group.
 
@@ -58,6 +61,7 @@ def run_group(
         wall_s: Seconds until it is killed.
         keep_bytes: Bytes kept of each of its two outputs.
         most_bytes: Bytes it may print in all before it is killed.
+        mark: One byte that it prints first, if all is well.
 
     Raises:
         UserError: The process cannot be started.
@@ -78,7 +82,7 @@ def run_group(
         raise UserError(f"cannot start a process for an analysis: {error}. Free memory or processes.") from error
     assert process.stdout is not None
     assert process.stderr is not None
-    outputs = {process.stdout: Excerpt(keep_bytes), process.stderr: Excerpt(keep_bytes)}
+    outputs = {process.stdout: Excerpt(keep_bytes, mark), process.stderr: Excerpt(keep_bytes)}
     try:
         stopped = _watch(process, outputs, start + wall_s, most_bytes)
     finally:
@@ -119,8 +123,10 @@ def _kill_group(group: int) -> None:
 
 
 def _drain(pipe: IO[bytes], excerpt: Excerpt) -> None:
-    os.set_blocking(pipe.fileno(), False)
-    start = excerpt.total
-    with contextlib.suppress(BlockingIOError):
-        while excerpt.total - start < _LAST_WORDS and (data := os.read(pipe.fileno(), _CHUNK)):
-            excerpt.feed(data)
+    """Read what is left, until all that could write more of it is gone."""
+    start, deadline = excerpt.total, time.monotonic() + _DYING_S
+    while excerpt.total - start < _LAST_WORDS:
+        readable, _, _ = select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))
+        if not readable or not (data := os.read(pipe.fileno(), _CHUNK)):
+            return
+        excerpt.feed(data)

@@ -1,25 +1,22 @@
-"""Run a model-written analysis over a table in a child process under limits; text comes back.
+"""Run a model-written analysis over a table in a jailed child process; text comes back.
 
-What holds it: an empty environment, a temporary working directory, limits on time, memory, file size, open files and
-processes, bounded output, and a kill of its whole process group at the end. What does not, yet: it has the user's own
-rights, so it can read and write the user's files outside its folder, open sockets, and leave a daemon that makes itself
-a new session. For root, the kernel does not enforce the limit on processes.
+The jail (`jaxrefine.sandbox`) leaves it the table to read, a temporary working directory to write, and limits on time,
+memory, file size, open files and threads. Here its environment is emptied, its output bounded, and its whole process
+group killed at the end.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import signal
 import stat
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -28,13 +25,14 @@ from jaxrefine.analysis.check import check_analysis
 from jaxrefine.analysis.excerpt import Excerpt
 from jaxrefine.analysis.process import Ended, run_group
 from jaxrefine.errors import UserError
+from jaxrefine.sandbox import Backend, Jail, choose
 
-__all__ = ["BACKEND", "AnalysisResult", "Limits", "check_analysis", "run_analysis"]
-
-BACKEND = "limits"
-"""What contains analyses, for a run's provenance."""
+__all__ = ["AnalysisResult", "Limits", "check_analysis", "run_analysis"]
 
 RESULTS = "test_results.txt"
+
+_FAILURE = ".traceback"
+_OPEN_FILES = 256
 
 Status = Literal["ok", "error", "timeout", "memory", "output", "crash"]
 
@@ -45,11 +43,11 @@ class Limits:
 
     Attributes:
         wall_s: Seconds until it is killed.
-        cpu_s: Seconds of processor time, for each of its processes.
-        memory_mb: Address space in MiB, for each of its processes; pandas and scipy alone take about 650.
+        cpu_s: Seconds of processor time.
+        memory_mb: Address space in MiB; pandas and scipy alone take about 650.
         output_kb: KiB of text that come back; of more, the head and the tail.
         file_mb: MiB that one file may have, and that it may print in all.
-        processes: Processes and threads beyond those the user runs already.
+        processes: Threads beyond those the user runs already; processes too, where limits alone hold it.
     """
 
     wall_s: float = 60
@@ -77,51 +75,68 @@ class AnalysisResult:
     wall_s: float
 
 
-def run_analysis(code: str, table: Path, limits: Limits | None = None) -> AnalysisResult:
+def run_analysis(
+    code: str, table: Path, limits: Limits | None = None, backend: Backend | None = None
+) -> AnalysisResult:
     """Call the `run_all(df)` of an analysis in a child process.
 
     Args:
         code: Python source; may use numpy, scipy and pandas.
         table: A Parquet file, given to `run_all` as a DataFrame.
         limits: The defaults if absent.
+        backend: What holds it; the strongest there is if absent.
 
     Raises:
         UserError: The table cannot be read, or no process can be started.
     """
     limits = limits or Limits()
+    backend = backend or choose()
     if (complaint := check_analysis(code)) is not None:
         return AnalysisResult("error", complaint, 0.0)
+    if not table.is_file():
+        raise UserError(f"the table {table} cannot be read for an analysis: there is no such file.")
     keep = limits.output_kb << 10
     with _scratch() as scratch:
-        work, source, failure = scratch / "work", scratch / "analysis.py", scratch / "traceback.txt"
+        work, source = scratch / "work", scratch / "analysis.py"
         work.mkdir()
         source.write_text(code, encoding="utf-8")
+        inputs = (table.resolve(), source)
+        jail = Jail(
+            read=inputs,
+            write=(work,),
+            memory_mb=limits.memory_mb,
+            wall_s=limits.wall_s,
+            cpu_s=limits.cpu_s,
+            file_mb=limits.file_mb,
+            open_files=_OPEN_FILES,
+            tasks=limits.processes,
+        )
         # Held open, so that the analysis cannot put another folder in its place.
         descriptor = os.open(work, os.O_RDONLY | os.O_DIRECTORY)
         try:
             ended = run_group(
-                [*_python(), str(table.resolve()), str(source), str(failure), _child_limits(limits)],
+                backend.command(jail, (child.__file__, *map(str, inputs), str(work / _FAILURE))),
                 folder=work,
                 environment=_environment(work),
                 wall_s=limits.wall_s,
                 keep_bytes=keep,
                 most_bytes=limits.file_mb << 20,
+                mark=child.STARTED,
             )
             results = _excerpt_of(RESULTS, keep, limits, descriptor)
-            trace = _excerpt_of(failure, keep, limits)
+            trace = _excerpt_of(_FAILURE, keep, limits, descriptor)
         finally:
             os.close(descriptor)
-    if ended.status == child.NO_TABLE:
-        raise UserError(f"the table {table} cannot be read for an analysis: {trace.text()}")
+    ended = replace(ended, status=backend.status(ended.status))
+    if not ended.stdout.marked and ended.stopped is None and ended.status != -signal.SIGXCPU:
+        # Nothing of the analysis has run yet, so this is none of its doing.
+        if ended.status == child.NO_TABLE:
+            raise UserError(f"the table {table} cannot be read for an analysis: {trace.text()}")
+        raise UserError(f"no analysis can be started ({_how(ended.status)}): {ended.stderr.text().strip()}")
     status, verdict = _judge(ended, limits)
     if status == "ok" and not (results.total or ended.stdout.total):
         status, verdict = "error", f"run_all returned without writing {RESULTS} or printing anything."
     return AnalysisResult(status, _compose(results, ended, trace, verdict, keep), round(ended.wall_s, 3))
-
-
-def _python() -> list[str]:
-    # Not -I: the environment is all ours, and it fixes the hash seed, so that sets print in the same order each time.
-    return [sys.executable, "-B", "-P", "-s", "-u", "-X", "utf8", str(Path(child.__file__).resolve())]
 
 
 def _environment(home: Path) -> dict[str, str]:
@@ -136,11 +151,6 @@ def _environment(home: Path) -> dict[str, str]:
         "ARROW_IO_THREADS": "1",
         **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1"),
     }
-
-
-def _child_limits(limits: Limits) -> str:
-    names = ("wall_s", "cpu_s", "memory_mb", "file_mb", "processes")
-    return json.dumps({name: getattr(limits, name) for name in names})
 
 
 @contextmanager
@@ -162,7 +172,7 @@ def _scratch() -> Iterator[Path]:
             subprocess.run(["rm", "-rf", str(folder)], stderr=subprocess.DEVNULL, check=False)
 
 
-def _excerpt_of(name: str | Path, keep: int, limits: Limits, folder: int | None = None) -> Excerpt:
+def _excerpt_of(name: str, keep: int, limits: Limits, folder: int) -> Excerpt:
     """Read a file that may be missing, or anything else that hostile code can put in its place."""
     excerpt = Excerpt(keep)
     with contextlib.suppress(OSError):
@@ -192,16 +202,17 @@ def _judge(ended: Ended, limits: Limits) -> tuple[Status, str]:
         return "memory", f"The analysis needed more than {limits.memory_mb} MiB of memory."
     if ended.status == -signal.SIGXCPU:
         return "timeout", f"The analysis was stopped because it used more than {limits.cpu_s:g} s of processor time."
-    how = f"signal {_signal_name(-ended.status)}" if ended.status < 0 else f"exit status {ended.status}"
-    return "crash", f"The analysis ended its own process ({how}) before run_all returned."
+    return "crash", f"The analysis ended its own process ({_how(ended.status)}) before run_all returned."
 
 
-def _signal_name(number: int) -> str:
-    """Its name; real-time signals between the first and the last have none."""
+def _how(status: int) -> str:
+    if status >= 0:
+        return f"exit status {status}"
     try:
-        return signal.Signals(number).name
+        return f"signal {signal.Signals(-status).name}"
     except ValueError:
-        return str(number)
+        # Real-time signals between the first and the last have no name.
+        return f"signal {-status}"
 
 
 def _compose(results: Excerpt, ended: Ended, trace: Excerpt, verdict: str, keep: int) -> str:

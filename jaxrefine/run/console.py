@@ -194,7 +194,7 @@ def print_summary(summary: Mapping[str, Any], console: Console) -> None:
     console.print("")
     console.print_table(table)
     console.print(
-        f"{metric['name']}: {metric['better']} is better; mean {pm} population deviation (n {_over(summary)})"
+        f"{metric['name']}: {metric['better']} is better; mean {pm} population deviation over {_over(summary)}"
     )
     if summary["best_round"] is not None:
         console.print(f"best round: {summary['best_round']} (*)")
@@ -206,14 +206,14 @@ def print_summary(summary: Mapping[str, Any], console: Console) -> None:
 
 
 def _over(summary: Mapping[str, Any]) -> str:
-    return next((str(entry["metric"]["over"]) for entry in summary["rounds"] if entry["metric"]), "episodes")
+    return next((f"{m['n']} {m['over']}" for entry in summary["rounds"] if (m := entry["metric"])), "episodes")
 
 
 def _spread(metric: Mapping[str, Any] | None, pm: str) -> str:
     if not metric or metric["mean"] is None:
         return "-"
     digits = _digits(metric["mean"])
-    return f"{_number(metric['mean'], digits)} {pm} {_number(metric['std'], digits)} (n={metric['n']})"
+    return f"{_number(metric['mean'], digits)} {pm} {_number(metric['std'], digits)}"
 
 
 def _digits(value: float) -> int:

@@ -2,6 +2,7 @@
 
 from jaxrefine.policy.source import ProgramError
 from jaxrefine.worker.api import Worker
-from jaxrefine.worker.runtime import configure
+from jaxrefine.worker.process import ProcessWorker, TaskChoice, WorkerLimits
+from jaxrefine.worker.runtime import configure, spare_the_device
 
-__all__ = ["ProgramError", "Worker", "configure"]
+__all__ = ["ProcessWorker", "ProgramError", "TaskChoice", "Worker", "WorkerLimits", "configure", "spare_the_device"]

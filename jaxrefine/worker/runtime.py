@@ -19,3 +19,11 @@ def configure() -> None:
         jax.config.update("jax_compilation_cache_dir", str(home / "jaxrefine" / "xla"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def spare_the_device() -> None:
+    """Leave the accelerator, and its memory, to the worker's process: what the host computes stays on the CPU.
+
+    Call it before the first computation of a process that has a ``ProcessWorker``.
+    """
+    jax.config.update("jax_platforms", "cpu")

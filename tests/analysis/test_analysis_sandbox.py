@@ -4,40 +4,27 @@ import resource
 import signal
 import subprocess
 import sys
-import tempfile
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 from jaxrefine.analysis import AnalysisResult, Limits, child, run_analysis
 from jaxrefine.errors import UserError
+from jaxrefine.sandbox import Backend, Jail, choose
 
 LIMITS = Limits(wall_s=20, cpu_s=20, memory_mb=2048, output_kb=16, file_mb=2)
 WRITE = "open('test_results.txt', 'w').write"
 
 
-@pytest.fixture(scope="module")
-def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("table") / "rollouts.parquet"
-    pd.DataFrame({"episode": [0, 0, 1], "t": [0, 1, 0], "reward": [1.0, 2.0, 4.0]}).to_parquet(path)
-    return path
+pytestmark = pytest.mark.usefixtures("nothing_left")
 
 
-@pytest.fixture(autouse=True)
-def nothing_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[None]:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    yield
-    assert list(tmp_path.iterdir()) == [], "the temporary folder is left"
-    assert capfd.readouterr() == ("", ""), "the analysis reached our own output"
-
-
-def analyse(body: str, table: Path, limits: Limits = LIMITS) -> AnalysisResult:
+def analyse(body: str, table: Path, limits: Limits = LIMITS, backend: Backend | None = None) -> AnalysisResult:
     code = "import os, sys, time\n\n\ndef run_all(df):\n" + textwrap.indent(textwrap.dedent(body).strip(), "    ")
-    return run_analysis(code, table, limits)
+    return run_analysis(code, table, limits, backend)
 
 
 def alive(pid: int) -> bool:
@@ -123,7 +110,8 @@ def test_processes_it_leaves_are_killed_with_it(table: Path, then: str, status: 
     {then}
     """
     start = time.monotonic()
-    result = analyse(body, table, Limits(wall_s=4))
+    # A strong jail would not let it fork.
+    result = analyse(body, table, Limits(wall_s=4), choose("limits"))
     assert time.monotonic() - start < 10
     assert result.status == status
     pid = int(result.text.split()[0])
@@ -233,7 +221,7 @@ def test_results_cannot_be_smuggled_through_another_folder(table: Path) -> None:
     os.symlink('/proc/self', here)
     print('done')
     """
-    result = analyse(body, table)
+    result = analyse(body, table, backend=choose("limits"))
     assert result.text == "--- printed ---\ndone\n"
 
 
@@ -278,7 +266,7 @@ if __name__ == "__main__":
 
 def test_a_deep_or_locked_folder_is_removed_too(table: Path) -> None:
     body = """
-    os.mkdir('locked'); open('locked/x', 'w').close(); os.chmod('locked', 0)
+    os.umask(0o777); os.mkdir('locked'); os.umask(0o22)
     for _ in range(1100):
         os.mkdir('d'); os.chdir('d')
     print('deep')
@@ -288,18 +276,35 @@ def test_a_deep_or_locked_folder_is_removed_too(table: Path) -> None:
 
 def test_an_unreadable_table_is_the_users_matter(tmp_path_factory: pytest.TempPathFactory) -> None:
     broken = tmp_path_factory.mktemp("broken") / "rollouts.parquet"
-    with pytest.raises(UserError, match=r"rollouts.parquet cannot be read for an analysis: FileNotFoundError"):
+    with pytest.raises(UserError, match=r"rollouts.parquet cannot be read for an analysis: there is no such file"):
         analyse("pass", broken)
     broken.write_bytes(b"PAR1 nothing PAR1")
-    with pytest.raises(UserError, match="cannot be read for an analysis"):
+    with pytest.raises(UserError, match="cannot be read for an analysis: Arrow"):
         analyse("pass", broken)
+
+
+def test_what_keeps_an_analysis_from_starting_is_the_users_matter(table: Path) -> None:
+    class Broken(Backend):
+        def command(self, jail: Jail, python: Sequence[str]) -> list[str]:
+            return [sys.executable, "-c", "import sys; sys.exit('no jail here')"]
+
+    with pytest.raises(UserError, match=r"no analysis can be started \(exit status 1\): no jail here"):
+        analyse("pass", table, backend=Broken())
+
+
+def test_an_analysis_cannot_pretend_that_it_never_started(table: Path) -> None:
+    body = f"open('.traceback', 'w').write('gone'); os._exit({child.NO_TABLE})"
+    result = analyse(body, table)
+    assert result.status == "crash"
+    assert "ended its own process (exit status 44)" in result.text
 
 
 def test_an_orphan_ends_itself(table: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("orphan")
     (folder / "analysis.py").write_text("def run_all(df):\n    while True: pass")
     paths = [str(path) for path in (table, folder / "analysis.py", folder / "traceback.txt")]
-    limits = '{"wall_s": 0, "cpu_s": 60, "memory_mb": 4096, "file_mb": 1, "processes": 8}'
     # Nobody watches this one.
-    ended = subprocess.run([sys.executable, child.__file__, *paths, limits], timeout=30, check=False)
-    assert ended.returncode == -signal.SIGALRM
+    backend = choose()
+    command = backend.command(Jail(read=(table, folder), wall_s=0), (child.__file__, *paths))
+    ended = subprocess.run(command, timeout=30, check=False, capture_output=True)
+    assert backend.status(ended.returncode) == -signal.SIGALRM

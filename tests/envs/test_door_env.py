@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import envs
-from envs.door import model
 from envs.door.dynamics import Motion, step
 from envs.door.model import HOMED_QPOS, HOMED_QVEL, HOMED_WARMSTART
 from envs.door.schema import HANDLE, KEY, SCHEMA, TARGET
+from envs.door.scripted import scripted
 
 REFERENCE = Path(__file__).parent.parent / "reference" / "door"
 MOTIONS = ("scripted", "noisy", "smooth", "mixed")
@@ -33,15 +33,6 @@ def door():
 @pytest.fixture(scope="module")
 def recorded():
     return {motion: dict(np.load(REFERENCE / f"{motion}.npz")) for motion in MOTIONS}
-
-
-def scripted(observation):
-    """Meta-World's own policy, SawyerDoorOpenV3Policy."""
-    hand, handle = observation[:3], observation[HANDLE] - jnp.array([0.05, 0.0, 0.0])
-    beside, above = jnp.array([0.06, 0.02, 0.2]), jnp.array([0.06, 0.02, 0.0])
-    offset = jnp.where(jnp.abs(hand[2] - handle[2]) > 0.04, above, 0.0)
-    offset = jnp.where(jnp.linalg.norm(hand[:2] - handle[:2]) > 0.12, beside, offset)
-    return jnp.append(jnp.clip(25.0 * (handle + offset - hand), -1, 1), 1.0)
 
 
 @pytest.fixture(scope="module")
@@ -184,16 +175,3 @@ def test_no_chain_of_the_physics_is_computed_anew_for_each_reader():
     ways = [lowered.compile(), lowered.compile(compiler_options={"xla_cpu_use_fusion_emitters": False})]
     seconds = [min(timeit.repeat(lambda way=way: jax.block_until_ready(way(*still)), number=3)) for way in ways]
     assert seconds[0] < 4 * seconds[1]
-
-
-def test_pictures_show_the_episode_move(door, open_loop):
-    _, qpos, *_ = open_loop["scripted"]
-    params = door.params_for_seeds([0])
-    _, state = door.reset_to(params, 0)
-    stacked = jax.tree.map(lambda x: jnp.broadcast_to(x, (2, *jnp.shape(x))), state)
-    later = stacked.motion.qpos.at[1].set(qpos[0, 100])
-    frames = door.render(stacked.replace(motion=stacked.motion._replace(qpos=later)), params)
-    assert frames.shape[0] == 2
-    assert frames.dtype == np.uint8
-    assert (frames[0] != frames[1]).any()
-    assert model.load().body("cabinet").pos[0] == pytest.approx(-0.185)  # the shared model stays as it was
