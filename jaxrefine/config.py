@@ -83,6 +83,8 @@ class RefineConfig:
     accept: str = "validate"
     # with feedback=analysis: also show checks that need no model, among them an ablation of every latent
     battery: bool = True
+    # episodes that are driven again for each latent, held at its mean
+    ablated: int = 8
     # with feedback=table: the most characters of CSV, in thousands
     table_kb: int = 60
 

@@ -45,6 +45,7 @@ def check_options(config: Config) -> None:
         ("refine.regenerations", config.refine.regenerations, 0, 1000),
         ("refine.more_analyses", config.refine.more_analyses, 0, 1000),
         ("refine.rollouts", config.refine.rollouts, 1, 1_000_000),
+        ("refine.ablated", config.refine.ablated, 1, 1_000_000),
         ("refine.table_kb", config.refine.table_kb, 1, 100_000),
         ("fit.learning_rate", config.fit.learning_rate, 1e-8, 10.0),
         ("fit.batch_size", config.fit.batch_size, 1, 1_000_000_000),

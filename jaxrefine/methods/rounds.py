@@ -232,9 +232,11 @@ class Rounds:
                 self.run.round_path(current.number),
                 self.config.refine.rollouts,
                 current.evaluation["chosen"],
+                self.config.refine.ablated,
             )
             self.run.write_text(f"round_{current.number}/battery.txt", found.pop("text"))
             self.run.write_json(f"round_{current.number}/battery.json", found.pop("numbers"))
+            self.run.write_json(f"round_{current.number}/graph.json", found.pop("graph"))
             return found | {"line": f"{found['latents']} latents held at their means, {found['env_steps']:,} steps"}
 
         if current.battery is None:

@@ -16,22 +16,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrefine.learn.ablation import HeldPolicy, ablate
 from jaxrefine.learn.evaluate import Measure, evaluate
 from jaxrefine.learn.imitation import FitSettings, fit_seeds
 from jaxrefine.learn.rollout import key_per_episode, rollout
+from jaxrefine.policy.ablation import hold
 from jaxrefine.policy.checks import check_program
+from jaxrefine.policy.graph import semantic_graph
 from jaxrefine.policy.program import PolicySpec, Program, load_program
 from jaxrefine.policy.source import ProgramError
 from jaxrefine.stats import describe
 from jaxrefine.tables import column_names, to_columns, write_parquet
 from jaxrefine.task import Task
-from jaxrefine.worker import battery
+from jaxrefine.worker import battery, checks
 from jaxrefine.worker.arrays import load_arrays, save_arrays
 from jaxrefine.worker.excerpt import excerpt
 
 Progress = Callable[[int, int], None]
 # the parts of the root key, so that no two purposes share randomness
-_FIT, _EVALUATE, _ROLLOUT = range(3)
+_FIT, _EVALUATE, _ROLLOUT, _ABLATE = range(4)
 
 
 def _silent(done: int, total: int) -> None:
@@ -288,7 +291,7 @@ class Worker:
         """One of the ``episodes`` rollouts of ``folder``/rollouts.parquet as text; see ``excerpt.excerpt``."""
         return excerpt(folder / "rollouts.parquet", (episodes + 1) // 2, characters)
 
-    def battery(self, source: str, folder: Path, episodes: int, chosen: int) -> dict[str, Any]:
+    def battery(self, source: str, folder: Path, episodes: int, chosen: int, ablated: int) -> dict[str, Any]:
         """The checks of a round's fit and rollouts that need no model; see ``checks``.
 
         Args:
@@ -296,14 +299,58 @@ class Worker:
             folder: holds the round's fits, weights and the ``episodes`` rollouts.
             episodes: that were rolled out.
             chosen: the fit that is the round's.
+            ablated: the first so many rollout seeds are driven again by the mean action with each latent held.
 
         Returns:
-            ``{"text": str, "numbers": {title: ...}, "latents": int, "episodes": int, "env_steps": int}``; the last
-            three say what the ablation of every latent took.
+            ``{"text": str, "numbers": {title: ...}, "graph": the program's semantic graph, "latents": int, "episodes":
+            int, "env_steps": int}``; the last three say what the ablation of every latent took.
         """
         program = self._load(source)
-        found = battery.of_table(self.task, folder, (episodes + 1) // 2, chosen)
-        return battery.compose(found) | {"latents": len(program.latents), "episodes": 0, "env_steps": 0}
+        graph = semantic_graph(program, self.task.schema)
+        found = battery.of_table(self.task, graph, folder, (episodes + 1) // 2, chosen)
+        held = [i for i, found in enumerate(graph.latents.values()) if found.used and found.observations]
+        means = battery.means_of_latents(folder, graph)
+        rows = np.array([-1, *held])
+        values, steps = self._ablate(hold(program, graph), folder, rows, np.append(0.0, means[held]), ablated)
+        metric = self.task.metric
+        names = [list(graph.latents)[i] for i in held]
+        found.append(checks.ablation(names, means[held], values, metric.better, metric.name))
+        return battery.compose(found) | {
+            "graph": graph.to_json(),
+            "latents": len(held),
+            "episodes": values.size,
+            "env_steps": steps,
+        }
+
+    def _ablate(
+        self, held: HeldPolicy, folder: Path, rows: np.ndarray, at: np.ndarray, ablated: int
+    ) -> tuple[np.ndarray, int]:
+        """The metric with each of some latents held at a value, ``(rows, episodes)``, and the steps that it took."""
+        protocol, metric = self.task.protocol, self.task.metric
+        episodes = len(protocol.rollout_seeds[:ablated])
+        params = {k: jnp.asarray(v) for k, v in load_arrays(folder / "weights.npz").items()}
+        values, steps = [], 0
+        size = min(len(rows), max(1, self.evaluation_chunk // episodes))
+        for start in range(0, len(rows), size):
+            # the last chunk is filled up with repetitions, so that it has the compiled shape
+            part = np.minimum(np.arange(start, start + size), len(rows) - 1)
+            kept = min(size, len(rows) - start)
+            result = ablate(
+                self.task.env,
+                held,
+                self._params_for(protocol.rollout_seeds),
+                params,
+                jnp.asarray(rows[part]),
+                jnp.asarray(at[part], jnp.result_type(float)),
+                jnp.arange(episodes),
+                key_per_episode(self._key(_ABLATE), episodes),
+                measures=(Measure(metric.of, metric.reduce),),
+                steps=protocol.steps,
+            )
+            values.append(np.asarray(result.values[0])[:kept])
+            steps += int(np.asarray(result.steps)[:kept].sum())
+            self.progress(start + kept, len(rows))
+        return np.concatenate(values), steps
 
     def device(self) -> str:
         """What does the work, in words."""

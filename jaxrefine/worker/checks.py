@@ -14,6 +14,8 @@ import pandas as pd
 from jaxtyping import Float
 
 from envs.base import Schema
+from jaxrefine.policy.graph import SemanticGraph
+from jaxrefine.policy.graph_text import families
 
 SHOWN = 8  # of a ranking
 DEAD = 1e-3  # a latent's deviation relative to its size, below which it hardly varies
@@ -31,6 +33,24 @@ class Check:
     def text(self) -> str:
         """Heading and lines."""
         return "\n".join([f"## {self.title}", *(f"- {line}" for line in self.lines or ["nothing to report"])])
+
+
+def structure(graph: SemanticGraph) -> Check:
+    """What the program's own text connects and what it does not."""
+    check = Check("Structure")
+    for what, names in (
+        ("latents that no action depends on", graph.unused_latents),
+        ("weights that no action depends on", graph.unused_weights),
+        ("observations that no action depends on", graph.unused_columns),
+        ("latents that merely copy another value", [n for n, f in graph.latents.items() if f.role == "copy"]),
+        ("latents that are the same at every step", [n for n, f in graph.latents.items() if not f.observations]),
+    ):
+        if names:
+            check.lines.append(f"{what}: {families(names)}")
+        check.numbers[what] = list(names)
+    for name, found in graph.actions.items():
+        check.lines.append(f"{name} is computed from {families(found.inputs)}")
+    return check
 
 
 def weights(initial: Mapping[str, np.ndarray], fits: Mapping[str, np.ndarray], chosen: int) -> Check:
@@ -162,7 +182,8 @@ def reconstruction(table: pd.DataFrame, inputs: Mapping[str, Sequence[str]]) -> 
         table: of rollouts.
         inputs: for each latent's column, the columns of what it is directly computed from that vary.
     """
-    check = Check("Latents that their direct inputs explain linearly to less than 99 %: R2")
+    check = Check("Latents that their direct inputs explain least by a linear formula: R2")
+    explained = []
     sample = table.iloc[:: max(1, len(table) // 20_000)]
     for name, columns in inputs.items():
         y = sample[name].to_numpy(float)
@@ -173,8 +194,8 @@ def reconstruction(table: pd.DataFrame, inputs: Mapping[str, Sequence[str]]) -> 
         left = y - x @ np.linalg.lstsq(x, y, rcond=None)[0]
         r2 = float(1 - (left**2).sum() / spread)
         check.numbers[name] = {"r2": r2, "inputs": list(columns)}
-        if r2 < 0.99:
-            check.lines.append(f"{name.removeprefix('latent_')} from {', '.join(columns)}: {r2:.2f}")
+        explained.append((r2, f"{name.removeprefix('latent_')} from {', '.join(columns)}: {r2:.2f}"))
+    check.lines = [line for r2, line in sorted(explained)[:SHOWN] if r2 < 0.99]
     return check
 
 
