@@ -94,7 +94,7 @@ def run_experiment(config: Config, task: Task, run: RunDirectory, client: Client
     Raises:
         UserError: something that a person can mend stopped the run.
     """
-    config = _settle_revisions(config, client, run)
+    config = _settle_recording(config, client, run)
     worker = Worker.from_options(task, config.seed, asdict(config.fit), run.progress)
     recorder = Recorder(
         client,
@@ -177,14 +177,30 @@ def _header(config: Config, task: Task, client: Client) -> dict[str, Any]:
         "provider": f"recorded through the {client.name} provider",
         "prompt_version": prompting.version(),
         "revisions": config.refine.rounds,
+        **_way(config),
         "note": "",
     }
 
 
-def _settle_revisions(config: Config, client: Client, run: RunDirectory) -> Config:
-    """The options with no more revisions than a played conversation was recorded with."""
+def _way(config: Config) -> dict[str, Any]:
+    """The options that decide what a prompt shows."""
+    return {
+        "text": config.task.text,
+        "feedback": config.refine.feedback,
+        "accept": config.refine.accept,
+        "battery": config.refine.battery,
+    }
+
+
+def _settle_recording(config: Config, client: Client, run: RunDirectory) -> Config:
+    """The options with no more revisions than a played conversation was recorded with; tells of what else differs."""
     played = getattr(client, "transcript", None)
-    recorded = None if played is None else played.header.get("revisions")
+    header = {} if played is None else played.header
+    mine = {"condition": config.task.condition, **_way(config)}
+    other = [f"{key}={header[key]} (here {value})" for key, value in mine.items() if header.get(key, value) != value]
+    if other:
+        run.notice(f"this conversation was recorded with {', '.join(other)}: it answers other prompts than this run's")
+    recorded = header.get("revisions")
     if config.method.name != "refine" or not isinstance(recorded, int) or recorded >= config.refine.rounds:
         return config
     run.notice(f"this conversation was recorded with refine.rounds={recorded}; so this run makes {recorded} revisions")
