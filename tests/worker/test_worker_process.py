@@ -215,7 +215,11 @@ def test_the_jailed_worker_has_every_call_of_the_worker() -> None:
         ("raise SystemExit('no more')", r"ended \(exit status 1\).*no more"),
         ("import ctypes; ctypes.string_at(0)", r"signal 11, SIGSEGV"),
         ("import time; time.sleep(100)", r"stopped after 3 s"),
-        ("kept = []\nwhile True: kept.append(bytearray(1 << 24))", r"may use 400|MemoryError"),
+        ("kept = []\nwhile True: kept.append(bytearray(1 << 24))", r"may use 400|MemoryError$"),
+        (
+            "import mmap\nkept = []\nwhile True: kept.append(mmap.mmap(-1, 1 << 24)); kept[-1].write(b'a' * (1 << 24))",
+            r"it was stopped, for it used \d+ MiB of memory and may use 400",
+        ),
         ("import os\nwhile True: os.write(1, b'a' * 65536)", r"more than 64 MiB"),
         ("import os\nwhile True: os.write(2, b'a' * 65536)", r"stopped after 3 s"),
         ("print('hello', flush=True)", "no JSON"),
@@ -224,6 +228,7 @@ def test_the_jailed_worker_has_every_call_of_the_worker() -> None:
         ("send({'call': call, 'result': {}})", "wrong form"),
         ("send({'call': call + 1, 'result': {}})", "answers no call"),
         ("send({'call': call, 'progress': ['a', 'b']})", "wrong form"),
+        ("send({'call': call, 'progress': [1]})", "wrong form"),
         ("send({'call': call, 'sing': 'a song'})", "wrong form"),
     ],
 )
@@ -305,6 +310,7 @@ def test_nothing_but_files_leaves_the_jail(hostile: ProcessWorker, tmp_path: Pat
     with pytest.raises(ProgramError, match=r"fits\.npz"):
         hostile.fit(f"{begin}{act}\nresult = {FITTED}", 1, folder)
     assert contents(folder) == before
+    assert not processes(tmp_path)
     good = f"{begin}(folder / 'fits.npz').write_text('1')\nresult = {FITTED}"
     assert hostile.fit(good, 1, folder) == FITTED
     assert contents(folder) == before | {"initial_weights.npz": b"0", "fits.npz": b"1"}
