@@ -139,7 +139,9 @@ def _confine(places: list[tuple[str, str]]) -> None:
         place = os.open(path, os.O_PATH | os.O_CLOEXEC)
         allowed = rights[kind] & handled & (-1 if Path(path).is_dir() else of_files)
         _call(_LANDLOCK_ADD_RULE, ruleset, _LANDLOCK_PATH_BENEATH, struct.pack("=Qi", allowed, place), 0)
-        os.close(place)
+        # The kernel forgets a process's folder in /proc, and the rule with it, unless it is held open.
+        if path != "/proc/self":
+            os.close(place)
     _call(_LANDLOCK_RESTRICT_SELF, ruleset, 0)
     os.close(ruleset)
 

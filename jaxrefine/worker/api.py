@@ -139,8 +139,10 @@ class Worker:
         program, demonstration = self._load(source), self.task.demonstration
         keys = jax.random.split(self._key(_FIT), seeds)
         observations = {k: jnp.asarray(v) for k, v in demonstration.observations.items()}
-        result = fit_seeds(
-            program.apply, program.initial, observations, jnp.asarray(demonstration.actions), keys, self.fit_settings
+        actions = jnp.asarray(demonstration.actions)
+        # NumPy waits for ever for an array that there was no memory for; JAX raises
+        result = jax.block_until_ready(
+            fit_seeds(program.apply, program.initial, observations, actions, keys, self.fit_settings)
         )
         if not (np.isfinite(result.best_train_nll) & (result.skipped < result.updates)).any():
             raise ProgramError(
@@ -199,6 +201,7 @@ class Worker:
                 steps=protocol.steps,
                 sampled=protocol.sampled,
             )
+            jax.block_until_ready(part)
             kept = min(size, fits - start)
             parts.append([np.asarray(x[:kept]) for x in (part.steps, part.terminated, *part.values)])
             self.progress(min(start + size, fits), fits)
@@ -272,6 +275,7 @@ class Worker:
                     key_per_episode(key, size, start),
                     steps=protocol.steps,
                 )
+                jax.block_until_ready(logged)
                 kept = min(size, episodes - start)
                 columns = to_columns(self.task.schema, jax.tree.map(lambda x, n=kept: x[..., :n], logged), start)
                 np.add.at(returns, columns["episode"], columns["reward"])

@@ -213,7 +213,7 @@ class ProcessWorker:
             # the watch is slower than one large allocation; CUDA maps far more than it uses
             data_mb=None if gpu else memory_mb,
         )
-        connection = Connection(
+        self._connection = Connection(
             self._backend.command(jail, ("-m", "jaxrefine.worker.serve")),
             self._scratch,
             _environment(self._scratch, cache, gpu),
@@ -221,14 +221,14 @@ class ProcessWorker:
             self._backend.status,
         )
         try:
-            _result(connection.ask(self._start, None, _START_S, self._progress), {})
-        except ProcessEndedError as end:
-            raise self._mishap("start", end, connection, about_program=False) from None
-        except BaseException:
-            connection.close()
+            _result(self._connection.ask(self._start, None, _START_S, self._progress), {})
+        except BaseException as error:
+            connection = self._connection
+            self.close()
+            if isinstance(error, ProcessEndedError):
+                raise self._mishap("start", error, connection, about_program=False) from None
             raise
-        self._connection = connection
-        return connection
+        return self._connection
 
 
 def _result(reply: Reply, folders: Mapping[str, str]) -> Any:

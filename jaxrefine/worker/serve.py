@@ -5,12 +5,9 @@ The first line says which worker; each further one is a call. See ``jaxrefine.wo
 
 from __future__ import annotations
 
-import ctypes
 import json
 import math
 import os
-import signal
-import sys
 import threading
 import traceback
 from collections.abc import Callable
@@ -27,8 +24,6 @@ from jaxrefine.worker.api import Worker
 from jaxrefine.worker.calls import CALLS
 from jaxrefine.worker.modules import provide
 from jaxrefine.worker.runtime import configure
-
-_PR_SET_PDEATHSIG = 1
 
 
 class _Channel:
@@ -83,9 +78,6 @@ class _Channel:
 
 def main() -> None:
     """Serve until the host is gone."""
-    if sys.platform == "linux":
-        # a call that never lets go of the interpreter would not see that the host is gone
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     channel = _Channel()
     worker: Worker | None = None
     number = 0
@@ -129,8 +121,9 @@ def _finite(value: Any) -> Any:
 
 
 def _out_of_memory(error: Exception) -> bool:
+    says = ("RESOURCE_EXHAUSTED", "Out of memory")
     return isinstance(error, MemoryError) or (
-        isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error)
+        isinstance(error, jax.errors.JaxRuntimeError) and any(words in str(error) for words in says)
     )
 
 
