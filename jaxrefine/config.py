@@ -116,6 +116,18 @@ class AnalysisConfig:
 
 
 @dataclass
+class WorkerConfig:
+    """Limits on the process that holds the model's programs."""
+
+    # of resident memory; null for three quarters of the machine's
+    memory_mb: int | None = None
+    # seconds that checking a program may take
+    check_s: float = 300.0
+    # seconds that a fit, an evaluation or a rollout may take; null for no limit
+    call_s: float | None = None
+
+
+@dataclass
 class Config:
     """Everything a run is made of."""
 
@@ -125,6 +137,10 @@ class Config:
     refine: RefineConfig = field(default_factory=RefineConfig)
     fit: FitConfig = field(default_factory=FitConfig)
     analysis: AnalysisConfig = field(default_factory=AnalysisConfig)
+    worker: WorkerConfig = field(default_factory=WorkerConfig)
+    # what holds the model's code: auto (the strongest that this machine has) | strong (refuse to run on less than
+    # bubblewrap or Landlock) | limits (on time, memory and output alone)
+    sandbox: str = "auto"
     # independent fits of every program, all at once; the best on validation episodes is the round's policy
     seeds: int = 4
     # root of all randomness

@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from dataclasses import fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import hydra
 from hydra.errors import HydraException
@@ -25,13 +25,14 @@ from jaxrefine.methods.clients import make_client
 from jaxrefine.methods.experiment import check_options, run_experiment
 from jaxrefine.report import write_report
 from jaxrefine.run import Console, RunDirectory, print_summary
-from jaxrefine.worker import configure
+from jaxrefine.sandbox import Backend, Mode, choose
+from jaxrefine.worker import ProcessWorker, TaskChoice, WorkerLimits, spare_the_device
 
 # what a resumed run may change: where it lies, who answers from now on, what that may cost
 _MAY_CHANGE = {
     "run", "out", "llm.provider", "llm.model", "llm.reasoning_effort", "llm.api", "llm.strict", "llm.path",
     "llm.base_url", "llm.api_key_env", "llm.timeout", "llm.max_retries", "llm.max_calls", "llm.max_tokens",
-    "llm.max_cost", "llm.prices",
+    "llm.max_cost", "llm.prices", "sandbox", "worker.memory_mb", "worker.check_s", "worker.call_s",
 }  # fmt: skip
 
 # what the jobs of this command came to; Hydra would print its own words about an exception
@@ -66,19 +67,23 @@ def execute(config: Config) -> str | None:
     demonstration = Path(config.task.demonstration) if config.task.demonstration else None
     task = tasks.get(config.task.name, demonstration, config.task.condition, config.task.text)
     check_options(config)
+    backend = choose(cast("Mode", config.sandbox))
+    spare_the_device()
     _ = task.demonstration  # its mistakes are told before anything is made
     path = Path(config.run) if config.run else _new_path(config, task)
     pending: list[str] = []
     tell = pending.append
     client = make_client(config.llm, task.name, path, lambda text: tell(text))
-    configure()
     with RunDirectory.open_or_create(path) as run, Console(run) as console:
         tell = run.notice
         for text in pending:
             run.notice(text)
         _settle_options(config, run)
+        if not backend.strong:
+            run.notice(f"the model's code is held by {backend.name} alone; `apt install bubblewrap` makes it stronger")
         try:
-            summary = run_experiment(config, task, run, client)
+            with _worker(config, demonstration, run, backend) as worker:
+                summary = run_experiment(config, task, run, client, worker, backend)
         except KeyboardInterrupt:
             console.print(f"\nstopped; the same command with run={run.path} goes on from the last finished step")
             raise
@@ -89,6 +94,14 @@ def execute(config: Config) -> str | None:
         write_report(run.path)
         print_summary(summary, console)
         return None if summary["status"] != "failed" else str(summary["reason"])
+
+
+def _worker(config: Config, demonstration: Path | None, run: RunDirectory, backend: Backend) -> ProcessWorker:
+    choice = TaskChoice(config.task.name, config.task.condition, config.task.text, demonstration)
+    limits = WorkerLimits(config.worker.memory_mb, config.worker.check_s, config.worker.call_s)
+    return ProcessWorker(
+        choice, config.seed, asdict(config.fit), run.path, run.progress, backend=backend, limits=limits
+    )
 
 
 def _new_path(config: Config, task: tasks.Task) -> Path:

@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from jaxrefine.analysis import BACKEND
 from jaxrefine.config import Config
 from jaxrefine.errors import UserError
 from jaxrefine.llm import Client, Recorder
@@ -21,9 +20,10 @@ from jaxrefine.methods.refine import refine
 from jaxrefine.methods.rounds import Round, RoundFailedError, Rounds
 from jaxrefine.methods.zero_shot import zero_shot
 from jaxrefine.run import RunDirectory
+from jaxrefine.sandbox import Backend, choose
 from jaxrefine.stats import describe
 from jaxrefine.task import Metric, Task
-from jaxrefine.worker import Worker
+from jaxrefine.worker import ProcessWorker, Worker
 
 Method = Callable[[Rounds], tuple[list[Round], str | None]]
 METHODS: dict[str, Method] = {"refine": refine, "zero_shot": zero_shot}
@@ -55,6 +55,9 @@ def check_options(config: Config) -> None:
         ("analysis.wall_s", config.analysis.wall_s, 1.0, 86_400.0),
         ("analysis.memory_mb", config.analysis.memory_mb, 1024, 1_000_000_000),
         ("analysis.output_kb", config.analysis.output_kb, 1, 100_000),
+        ("worker.memory_mb", config.worker.memory_mb, 1024, 1_000_000_000),
+        ("worker.check_s", config.worker.check_s, 1.0, math.inf),
+        ("worker.call_s", config.worker.call_s, 1.0, math.inf),
         ("llm.max_retries", config.llm.max_retries, 0, 1000),
         ("llm.timeout", config.llm.timeout, 1e-3, math.inf),
         ("llm.max_calls", config.llm.max_calls, 0, math.inf),
@@ -66,6 +69,7 @@ def check_options(config: Config) -> None:
     for name, chosen, known in (
         ("refine.feedback", config.refine.feedback, FEEDBACK),
         ("refine.accept", config.refine.accept, ("validate", "always")),
+        ("sandbox", config.sandbox, ("auto", "strong", "limits")),
     ):
         if chosen not in known:
             raise UserError(f"{name} is {chosen!r}; it must be one of: {', '.join(known)}")
@@ -79,7 +83,14 @@ def check_options(config: Config) -> None:
             raise UserError(f"{name} holds a NUL character, which no path may")
 
 
-def run_experiment(config: Config, task: Task, run: RunDirectory, client: Client) -> dict[str, Any]:
+def run_experiment(
+    config: Config,
+    task: Task,
+    run: RunDirectory,
+    client: Client,
+    worker: Worker | ProcessWorker | None = None,
+    backend: Backend | None = None,
+) -> dict[str, Any]:
     """Carry a method out, or go on with it where an earlier process stopped.
 
     Args:
@@ -87,6 +98,8 @@ def run_experiment(config: Config, task: Task, run: RunDirectory, client: Client
         task: the task they name.
         run: the run directory.
         client: who answers what the run's own transcript does not.
+        worker: who holds the programs; by default this process itself, which is for programs that are trusted.
+        backend: what holds the analyses' jail; by default the strongest there is.
 
     Returns:
         The contents of ``summary.json``, which is written last.
@@ -95,7 +108,8 @@ def run_experiment(config: Config, task: Task, run: RunDirectory, client: Client
         UserError: something that a person can mend stopped the run.
     """
     config = _settle_recording(config, client, run)
-    worker = Worker.from_options(task, config.seed, asdict(config.fit), run.progress)
+    worker = worker or Worker.from_options(task, config.seed, asdict(config.fit), run.progress)
+    backend = backend or choose()
     recorder = Recorder(
         client,
         run.path / "transcript.jsonl",
@@ -106,7 +120,12 @@ def run_experiment(config: Config, task: Task, run: RunDirectory, client: Client
     demonstration = task.demonstration
     run.emit("run_started", task=task.name, condition=task.condition, method=config.method.name, seed=config.seed)
     rounds = Rounds(
-        run, task, config, worker, Conversation(run, recorder, task, config.llm.chain, prompting.numbers(config))
+        run,
+        task,
+        config,
+        worker,
+        Conversation(run, recorder, task, config.llm.chain, prompting.numbers(config)),
+        backend,
     )
     try:
         done, reason = METHODS[config.method.name](rounds)
@@ -153,7 +172,10 @@ def run_experiment(config: Config, task: Task, run: RunDirectory, client: Client
                 **{key: list(value) for key, value in asdict(task.protocol).items() if key.endswith("_seeds")},
             },
             "transcript": recorder.header,
-            "sandbox": BACKEND,
+            "sandbox": {
+                "analyses": backend.name,
+                "programs": worker.backend if isinstance(worker, ProcessWorker) else "none: in the command's process",
+            },
             "prompt_version": prompting.version(),
             "task_text": config.task.text,
         },

@@ -14,8 +14,9 @@ from jaxrefine.methods.conversation import Conversation
 from jaxrefine.methods.prompting import column_list, part
 from jaxrefine.methods.replies import ReplyError, find_analyses, find_program
 from jaxrefine.run import RunDirectory
+from jaxrefine.sandbox import Backend
 from jaxrefine.task import Task
-from jaxrefine.worker import ProgramError, Worker
+from jaxrefine.worker import ProcessWorker, ProgramError, Worker
 
 
 @dataclass
@@ -79,13 +80,15 @@ class Rounds:
         config: all options.
         worker: the door to the device.
         conversation: the model.
+        backend: what holds the analyses' jail.
     """
 
     run: RunDirectory
     task: Task
     config: Config
-    worker: Worker
+    worker: Worker | ProcessWorker
     conversation: Conversation
+    backend: Backend
 
     def first(self) -> Round:
         """Round 0: a program from the task's text alone, fitted and evaluated."""
@@ -100,17 +103,20 @@ class Rounds:
 
     def _complete(self, current: Round, reply: str, request: str) -> Round:
         self._program(current, reply, request)
-        self._evaluate(current)
         return current
 
     def _program(self, current: Round, reply: str, request: str) -> None:
-        """Check and fit the reply's program; what fails goes back to the model as one paragraph."""
+        """Check, fit and evaluate the reply's program; what fails goes back to the model as one paragraph."""
         k, problems = current.number, []
         for attempt in range(self.config.refine.regenerations + 1):
             source = ""
             try:
                 source = find_program(reply, self.task.class_name)
-                problem = self._check(current, source, attempt) or self._fit(current, source, attempt)
+                problem = (
+                    self._check(current, source, attempt)
+                    or self._fit(current, source, attempt)
+                    or self._evaluate(current, source, attempt)
+                )
             except ReplyError as error:
                 problem = str(error)
             if problem is None:
@@ -176,9 +182,12 @@ class Rounds:
             current.fit = result
         return result.get("problem")
 
-    def _evaluate(self, current: Round) -> None:
+    def _evaluate(self, current: Round, source: str, attempt: int) -> str | None:
         def evaluate() -> dict[str, Any]:
-            found = self.worker.evaluate(current.source, self.run.round_path(current.number))
+            try:
+                found = self.worker.evaluate(source, self.run.round_path(current.number))
+            except ProgramError as error:
+                return {"problem": str(error), "line": f"failed: {error}"}
             metric, name = found["metric"], self.task.metric.name
             if metric["mean"] is None:
                 return found | {"line": f"{name} is not finite on some test episodes"}
@@ -188,10 +197,12 @@ class Rounds:
                 line += f", {further.name} " + ("not finite" if mean is None else f"{mean:.4g}")
             return found | {"line": line}
 
-        result = self._step(current, "evaluate", evaluate, "evaluate")
-        current.evaluation = result
-        current.resets += result["episodes"] - result["test_episodes"]
-        current.env_steps += result["env_steps"]
+        result = self._step(current, "evaluate", evaluate, "evaluate", attempt)
+        if "problem" not in result:
+            current.evaluation = result
+            current.resets += result["episodes"] - result["test_episodes"]
+            current.env_steps += result["env_steps"]
+        return result.get("problem")
 
     def analyse(self, current: Round) -> None:
         """Ask for analyses, roll the policy out, and run them.
@@ -335,7 +346,7 @@ class Rounds:
         def analyse() -> dict[str, Any]:
             table = self.run.round_path(current.number) / "rollouts.parquet"
             limits = Limits(wall_s=wall_s, cpu_s=wall_s, memory_mb=memory_mb, output_kb=output_kb)
-            found = run_analysis(code, table, limits)
+            found = run_analysis(code, table, limits, self.backend)
             lines = found.text.count("\n") + 1
             return {"status": found.status, "text": found.text, "line": f"{found.status}, {lines} lines of results"}
 
@@ -343,7 +354,10 @@ class Rounds:
 
     def _step(self, current: Round, name: str, function: Any, label: str, attempt: int = 0) -> dict[str, Any]:
         suffix = f"_{attempt}" if attempt else ""
-        result: dict[str, Any] = self.run.step(f"round_{current.number}/{name}{suffix}", function, label=label)
+        try:
+            result: dict[str, Any] = self.run.step(f"round_{current.number}/{name}{suffix}", function, label=label)
+        except ProgramError as error:  # of a program that has been evaluated: it ended the process this time
+            raise RoundFailedError(f"round {current.number} could not go on: {error}") from error
         return result
 
 

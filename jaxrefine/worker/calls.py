@@ -19,6 +19,7 @@ MOST_BYTES = 64 << 20
 """Of one line in either direction."""
 
 _MAYBE = (float, int, None)
+_RANGED = {"mean": _MAYBE, "std": _MAYBE, "min": _MAYBE, "max": _MAYBE, "n": int, str: (float, int, str, None)}
 _SAMPLE = {"mean": _MAYBE, "std": _MAYBE, "std_sample": _MAYBE, "n": int, "over": str}
 
 
@@ -58,6 +59,7 @@ CALLS: Mapping[str, Call] = {
             "further": {str: _SAMPLE},
             "per_episode": [{"seed": int, "value": _MAYBE, "steps": int, str: _MAYBE}],
             "validation": _SAMPLE,
+            "validation_values": [_MAYBE],
             "means": [_MAYBE],
             "fits": _SAMPLE,
             "episodes": int,
@@ -68,9 +70,23 @@ CALLS: Mapping[str, Call] = {
         writes=("evaluation.parquet", "validation.parquet", "weights.npz"),
     ),
     "rollout": Call(
-        {"episodes": int, "mean_action_episodes": int, "rows": int},
+        {
+            "episodes": int,
+            "mean_action_episodes": int,
+            "rows": int,
+            "returns_by_mean": _RANGED,
+            "returns_sampled": _RANGED,
+        },
         reads=("weights.npz",),
         writes=("rollouts.parquet",),
+    ),
+    "battery": Call(
+        {"text": str, "numbers": {str: dict}, "graph": dict, "latents": int, "episodes": int, "env_steps": int},
+        reads=("initial_weights.npz", "fits.npz", "weights.npz", "rollouts.parquet"),
+    ),
+    "excerpt": Call(
+        {"csv": str, "episode": int, "rows": int, "every": int, "weights": {str: _MAYBE}},
+        reads=("rollouts.parquet",),
     ),
     "device": Call(str),
 }

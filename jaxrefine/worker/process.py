@@ -134,6 +134,15 @@ class ProcessWorker:
         """See ``Worker.rollout``."""
         return self._call("rollout", {"source": source, "episodes": episodes}, folder)
 
+    def battery(self, source: str, folder: Path, episodes: int, chosen: int, ablated: int) -> dict[str, Any]:
+        """See ``Worker.battery``."""
+        arguments = {"source": source, "episodes": episodes, "chosen": chosen, "ablated": ablated}
+        return self._call("battery", arguments, folder)
+
+    def excerpt(self, folder: Path, episodes: int, characters: int) -> dict[str, Any]:
+        """See ``Worker.excerpt``."""
+        return self._call("excerpt", {"episodes": episodes, "characters": characters}, folder)
+
     def device(self) -> str:
         """See ``Worker.device``."""
         return self._call("device", {})
