@@ -16,7 +16,7 @@ from envs.door.constraints import DOF, LIMITED, Limits, Touches, Weld
 from envs.door.vectors import dot, keep, total
 
 ITERATIONS = 3
-SEARCH_STEPS = 4
+SEARCH_STEPS = 8  # with 4, one solve in some millions overshot and flung the arm about
 TINY = 1e-12  # below what any slip of a contact can be, m/s^2
 
 

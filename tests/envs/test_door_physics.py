@@ -11,7 +11,7 @@ import mujoco
 import numpy as np
 import pytest
 
-from envs.door import contact, model, observation, reward, smooth
+from envs.door import contact, dynamics, model, observation, reward, smooth
 from envs.door.constraints import limits, touches, weld
 from envs.door.solver import Problem, cholesky_solve, solve
 
@@ -237,3 +237,55 @@ def test_contacts_with_the_handle_are_where_mujoco_finds_them(states):
                     compared += 1
                     assert abs(float(found.distance[5 * b + o, i]) - near) < 1e-3, (box, other, i)
     assert compared > 10
+
+
+# the palm on panel and cabinet, in which four steps of the line search overshot
+HARD = {
+    "qpos": [
+        1.6798779964447021,
+        -0.4990430474281311,
+        -0.7408892512321472,
+        1.3363951444625854,
+        0.7577280402183533,
+        0.9253150820732117,
+        2.517137289047241,
+        0.032496094703674316,
+        -0.02516750618815422,
+        0.017100870609283447,
+    ],
+    "qvel": [
+        -1.2307016849517822,
+        0.0806426852941513,
+        -0.700192391872406,
+        -0.7974957227706909,
+        0.45940229296684265,
+        0.03306553140282631,
+        -0.2664426863193512,
+        0.18335704505443573,
+        -0.1877080351114273,
+        0.01749521493911743,
+    ],
+    "warm": [
+        -241.4082794189453,
+        37.228118896484375,
+        -49.498382568359375,
+        -316.5756530761719,
+        159.45755004882812,
+        -78.19673156738281,
+        -148.1406707763672,
+        2.061741828918457,
+        -2.1015288829803467,
+        -58.70304870605469,
+    ],
+    "mocap": [0.23000003397464752, 0.8899997472763062, 0.1899999976158142],
+    "hinge": [-0.13581877946853638, 0.7808157801628113, 0.15000000596046448],
+}
+
+
+def test_a_solve_that_is_hard_to_search_converges():
+    with jax.enable_x64(True):
+        qpos, qvel, warm, mocap, hinge = (jnp.asarray(HARD[name])[:, None] for name in HARD)
+        control = jnp.asarray([-1.0, 1.0])[:, None]
+        found = jax.jit(dynamics.step)(dynamics.Motion(qpos, qvel, warm), mocap, control, hinge)
+        expected = [0.4, -18.1, 81.0, 34.3, -78.8, 53.4, -105.4, -6.0, 6.0, 39.0]  # 30 iterations, 20 search steps
+        np.testing.assert_allclose(found.qacc_warmstart[:, 0], expected, atol=0.5)
