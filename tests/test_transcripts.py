@@ -34,10 +34,11 @@ def test_provenance_is_told_and_the_prompts_are_todays(path: Path) -> None:
     assert header["date"]
     assert header["model"]
     assert header["prompt_version"] == prompting.version()
-    task, program = tasks.get(header["task"]), ""
+    task, program = tasks.get(header["task"], None, header["condition"], header["text"]), ""
+    battery = prompting.part("battery_note") if header["battery"] else ""
     for exchange in transcript.exchanges:
         if exchange.purpose in ("generate", "diagnose"):  # the others hold the results of a machine's own rounding
-            assert exchange.key == _today(task, exchange, program)
+            assert exchange.key == _today(task, exchange, program, battery)
         if exchange.purpose == "generate":
             program = find_program(exchange.completion.text, task.class_name)
         elif exchange.purpose == "revise":
@@ -47,12 +48,12 @@ def test_provenance_is_told_and_the_prompts_are_todays(path: Path) -> None:
     assert find_decision(transcript.exchanges[-1].completion.text, task.class_name)
 
 
-def _today(task: Task, exchange: Exchange, program: str) -> str:
+def _today(task: Task, exchange: Exchange, program: str, battery: str) -> str:
     fields = prompting.numbers(Config())
     if exchange.purpose == "diagnose":
         schema = task.schema
         spec = PolicySpec(task.class_name, tuple(schema.observation_shapes.items()), schema.action_size)
         columns = column_names(schema, load_program(program, spec).info_keys)
         fields |= {"columns": prompting.column_list(columns), "program": program.strip()}
-        fields |= {"episodes": "64", "last_mean_episode": "31"}
+        fields |= {"episodes": "64", "last_mean_episode": "31", "battery": battery}
     return messages_key(prompting.messages(task, exchange.purpose, fields))
