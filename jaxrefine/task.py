@@ -134,15 +134,30 @@ def get(name: str, demonstration: Path | None = None, condition: str = "stock", 
     Raises:
         UserError: there is no such task, condition or text; the message lists those that exist.
     """
-    task = (_own(name) if ":" in name else _shipped(name))(condition, text)
+    if ":" not in name:
+        task = _shipped(name)(condition, text)
+    else:
+        builder = _own(name)
+        try:
+            task = builder(condition, text)
+        except UserError:
+            raise
+        except Exception as error:  # it is the user's own code
+            raise UserError(f"the task {name} cannot be made: {type(error).__name__}: {error}") from error
     if not isinstance(task, Task):
         raise UserError(
             f"{name} returned an object of type {type(task).__name__}; it must return a jaxrefine.task.Task"
+        )
+    if task.condition != condition:
+        raise UserError(
+            f"no condition of {name} is called {condition!r}; it made one that is called {task.condition!r}"
         )
     return task if demonstration is None else replace(task, demonstration_path=demonstration)
 
 
 def _shipped(name: str) -> Builder:
+    if not name:
+        raise UserError("task=own needs the function that makes your task: task.name=module:function")
     if name not in _TASKS:
         raise UserError(
             f"no task is called {name!r}; there are: {', '.join(_TASKS)}; or name your own, module:function"
@@ -154,10 +169,10 @@ def _own(name: str) -> Builder:
     module, _, function = name.partition(":")
     try:
         found: Builder = getattr(import_module(module), function)
-    except (ImportError, AttributeError, ValueError) as error:
+    except Exception as error:  # importing runs the user's own code
         raise UserError(
-            f"the task {name!r} cannot be found: {error}; give module:function, of a module in the current folder or "
-            "among the installed packages"
+            f"the task {name!r} cannot be found: {type(error).__name__}: {error}; give module:function, of a "
+            "module in the current folder or among the installed packages"
         ) from error
     return found
 

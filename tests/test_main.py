@@ -60,10 +60,25 @@ def test_help_helps(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize(
+    ("choice", "says"),
+    [("default", ("rollouts: 64", "accept: validate")), ("paper", ("rollouts: 1", "accept: always"))],
+)
+def test_a_way_to_refine_can_be_chosen(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], choice: str, says: tuple[str, ...]
+) -> None:
+    status, out, err = call(monkeypatch, capsys, f"refine={choice}", "--cfg", "job")
+    assert status == 0, err
+    for word in says:
+        assert word in out
+
+
+@pytest.mark.parametrize(
     ("arguments", "says"),
     [
         (["task=nosuch"], ["task/nosuch", "car_racing"]),
         (["method=nosuch"], ["method/nosuch", "zero_shot"]),
+        (["task=own"], ["task.name=module:function"]),
+        (["refine.feedback=table"], ["refine.feedback=analysis", "llm=openai"]),
         (["task.condition=icy"], ["icy", "stock, slick, pull, delay, worn"]),
         (["task.text=short"], ["short", "accurate, paper"]),
         (["nosuch=1"], ["nosuch"]),

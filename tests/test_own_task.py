@@ -90,9 +90,16 @@ def test_the_readme_shows_this_very_file() -> None:
         ("own_task:flat", "flat"),
         ("own_task:demonstrate", "Path"),
         (":room", "cannot be found"),
+        ("own_task:STATE", "STATE"),
+        ("json:dumps", "cannot be made"),
     ],
 )
 def test_a_name_that_leads_nowhere_is_told(name: str, says: str, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(own_task, "demonstrate", lambda condition, text: tmp_path)
     with pytest.raises(UserError, match=says):
         tasks.get(name)
+
+
+def test_a_condition_that_the_task_does_not_know_is_told() -> None:
+    with pytest.raises(UserError, match="slick"):
+        tasks.get("own_task:room", condition="slick")

@@ -220,6 +220,12 @@ def _settle_recording(config: Config, client: Client, run: RunDirectory) -> Conf
     header = {} if played is None else played.header
     mine = {"condition": config.task.condition, **_way(config)}
     other = [f"{key}={header[key]} (here {value})" for key, value in mine.items() if header.get(key, value) != value]
+    refines = config.method.name == "refine" and config.refine.rounds > 0
+    if refines and header.get("feedback", config.refine.feedback) != config.refine.feedback:
+        raise UserError(
+            f"this conversation was recorded with refine.feedback={header['feedback']} and has no answers to "
+            f"prompts of refine.feedback={config.refine.feedback}: choose that, another one, or llm=openai"
+        )
     if other:
         run.notice(f"this conversation was recorded with {', '.join(other)}: it answers other prompts than this run's")
     recorded = header.get("revisions")
