@@ -263,6 +263,8 @@ def _environment(home: Path, cache: Path, gpu: bool) -> dict[str, str]:
         "HOME": str(home),
         "TMPDIR": str(home),
         "PYTHONHASHSEED": "0",
+        # importing MuJoCo would look for OpenGL, and glfw starts a process to ask a library its version
+        "MUJOCO_GL": "off",
         "JAX_COMPILATION_CACHE_DIR": str(cache),
     } | {name: value for name, value in os.environ.items() if name in names or (gpu and name.startswith(_GPU_PREFIX))}
 
