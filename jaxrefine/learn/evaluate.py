@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from jaxrefine.learn.rollout import advance
-from jaxrefine.learn.types import Environment, Observation, Params, Policy
+from jaxrefine.learn.rollout import act, advance, fold_in_each
+from jaxrefine.learn.types import Environment, Info, Observation, Params, Policy
 
 
 @dataclass(frozen=True)
@@ -82,31 +82,41 @@ def evaluate(
     Returns:
         Evaluations of shape ``(seeds, episodes)``.
     """
-    sampling = jnp.asarray(sampled)
+    seeds, episodes = len(jax.tree.leaves(params)[0]), len(index)
+    every = jnp.tile(index, seeds)
+    observation, state = jax.vmap(env.reset_to, (None, 0))(env_params, every)
+    over_episodes = jax.vmap(act, (None, None, None, 0, 0))
+    over_seeds = jax.vmap(over_episodes, (None, 0, None, 0, 0))
 
-    def episode(params: Params, index: Array, key: Array) -> Evaluation:
-        observation, state = env.reset_to(env_params, index)
+    def actions(keys: Key[Array, "pairs"], observation: Observation) -> tuple[Array, Array, Info]:
+        keys, observation = jax.tree.map(
+            lambda leaf: leaf.reshape(seeds, episodes, *leaf.shape[1:]), (keys, observation)
+        )
+        acted = over_seeds(policy, params, jnp.asarray(sampled), keys, observation)
+        return jax.tree.map(lambda leaf: leaf.reshape(seeds * episodes, *leaf.shape[2:]), acted)
 
-        def step(carry: tuple[Observation, Any, Array, Evaluation], t: Array) -> tuple[Any, None]:
-            observation, state, running, result = carry
-            following, state, transition, env_info = advance(
-                env, policy, env_params, params, sampling, jax.random.fold_in(key, t), observation, state, running
-            )
-            known = {**env_info, "reward": transition.reward}
-            result = Evaluation(
-                values=tuple(
-                    jnp.where(running, measure.add(value, known[measure.of].astype(value.dtype)), value)
-                    for measure, value in zip(measures, result.values, strict=True)
-                ),
-                steps=result.steps + running,
-                terminated=result.terminated | (running & transition.terminated),
-            )
-            return (following, state, running & ~transition.done, result), None
+    def step(carry: tuple[Observation, Any, Array, Evaluation], t: Array) -> tuple[Any, None]:
+        observation, state, running, result = carry
+        step_keys = jnp.tile(fold_in_each(keys, t), seeds)
+        following, state, transition, env_info = advance(
+            env, actions, env_params, step_keys, observation, state, running
+        )
+        known = {**env_info, "reward": transition.reward}
+        result = Evaluation(
+            values=tuple(
+                jnp.where(running, measure.add(value, known[measure.of].astype(value.dtype)), value)
+                for measure, value in zip(measures, result.values, strict=True)
+            ),
+            steps=result.steps + running,
+            terminated=result.terminated | (running & transition.terminated),
+        )
+        return (following, state, running & ~transition.done, result), None
 
-        values = tuple(measure.start(jnp.result_type(float)) for measure in measures)
-        start = Evaluation(values, jnp.zeros((), jnp.int32), jnp.asarray(False))
-        (_, _, _, result), _ = jax.lax.scan(step, (observation, state, jnp.asarray(True), start), jnp.arange(steps))
-        return result
-
-    over_episodes = jax.vmap(episode, (None, 0, 0))
-    return jax.vmap(over_episodes, (0, None, None))(params, index, keys)
+    pairs = seeds * episodes
+    start = Evaluation(
+        tuple(jnp.broadcast_to(measure.start(jnp.result_type(float)), pairs) for measure in measures),
+        jnp.zeros(pairs, jnp.int32),
+        jnp.zeros(pairs, bool),
+    )
+    (_, _, _, result), _ = jax.lax.scan(step, (observation, state, jnp.ones(pairs, bool), start), jnp.arange(steps))
+    return jax.tree.map(lambda leaf: leaf.reshape(seeds, episodes), result)
