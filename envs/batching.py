@@ -29,11 +29,30 @@ def batch_last(function: Callable[[Shared, Each], Result]) -> Callable[[Shared, 
     """Make ``vmap`` of ``function(shared, each)`` call it once, with the batch in the trailing dimension.
 
     ``function`` must accept, in every leaf of ``each``, no or one trailing batch dimension and return the same.
-    Where ``shared`` itself is mapped, or a mapped call is mapped again, JAX's ordinary rules apply. Derivatives
-    are those of ``function`` in every order of ``vmap`` and ``grad``.
+    However many ``vmap`` stand around a call, it sees all of their batches as one: two nested batches of 40 and 8
+    would otherwise leave it 8 wide. Where ``shared`` itself is mapped, JAX's ordinary rules apply. Derivatives are
+    those of ``function`` in every order of ``vmap`` and ``grad``.
     """
     # compiled as one where a user steps without a jit of his own; inside one it is inlined
     function = jax.jit(function)
+
+    @custom_vmap
+    def flat(shared: Shared, each: Each) -> Result:
+        return function(shared, each)
+
+    @flat.def_vmap
+    def flatten(size: int, batched: Sequence[Any], shared: Shared, each: Each) -> tuple[Any, Any]:
+        shared_batched, each_batched = batched
+        if any(jax.tree.leaves(shared_batched)):
+            return _ordinary(function, size, batched, shared, each)
+
+        def merged(leaf: Leaf, flag: bool) -> Leaf:
+            apart = jnp.moveaxis(leaf, 0, -2) if flag else jnp.repeat(leaf[..., None, :], size, -2)
+            return apart.reshape(*apart.shape[:-2], -1)
+
+        result = flat(shared, jax.tree.map(merged, each, each_batched))
+        apart = jax.tree.map(lambda leaf: jnp.moveaxis(leaf.reshape(*leaf.shape[:-1], size, -1), -2, 0), result)
+        return apart, jax.tree.map(lambda _: True, result)
 
     @custom_vmap
     def mapped(shared: Shared, each: Each) -> Result:
@@ -43,20 +62,27 @@ def batch_last(function: Callable[[Shared, Each], Result]) -> Callable[[Shared, 
     def rule(size: int, batched: Sequence[Any], shared: Shared, each: Each) -> tuple[Any, Any]:
         shared_batched, each_batched = batched
         if any(jax.tree.leaves(shared_batched)):
-            axes = jax.tree.map(lambda flag: 0 if flag else None, (shared_batched, each_batched))
-            result = jax.vmap(function, in_axes=axes, axis_size=size)(shared, each)
-        else:
-            trailing = jax.tree.map(
-                lambda leaf, flag: (
-                    jnp.moveaxis(leaf, 0, -1) if flag else jnp.broadcast_to(leaf[..., None], (*leaf.shape, size))
-                ),
-                each,
-                each_batched,
-            )
-            result = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, -1, 0), function(shared, trailing))
+            return _ordinary(function, size, batched, shared, each)
+        trailing = jax.tree.map(
+            lambda leaf, flag: (
+                jnp.moveaxis(leaf, 0, -1) if flag else jnp.broadcast_to(leaf[..., None], (*leaf.shape, size))
+            ),
+            each,
+            each_batched,
+        )
+        result = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, -1, 0), flat(shared, trailing))
         return result, jax.tree.map(lambda _: True, result)
 
     # a custom_vmap has no reverse mode of its own
     differentiable = jax.custom_jvp(mapped)
     differentiable.defjvp(lambda primals, tangents: jax.jvp(function, primals, tangents))
     return differentiable
+
+
+def _ordinary(
+    function: Callable[..., Any], size: int, batched: Sequence[Any], shared: Any, each: Any
+) -> tuple[Any, Any]:
+    """What JAX makes of a mapped call by itself."""
+    axes = jax.tree.map(lambda flag: 0 if flag else None, tuple(batched))
+    result = jax.vmap(function, in_axes=axes, axis_size=size)(shared, each)
+    return result, jax.tree.map(lambda _: True, result)
