@@ -46,13 +46,15 @@ def batch_last(function: Callable[[Shared, Each], Result]) -> Callable[[Shared, 
         if any(jax.tree.leaves(shared_batched)):
             return _ordinary(function, size, batched, shared, each)
 
-        def merged(leaf: Leaf, flag: bool) -> Leaf:
+        def merge(leaf: Leaf, flag: bool) -> Leaf:
             apart = jnp.moveaxis(leaf, 0, -2) if flag else jnp.repeat(leaf[..., None, :], size, -2)
-            return apart.reshape(*apart.shape[:-2], -1)
+            return apart.reshape(*apart.shape[:-2], size * apart.shape[-1])
 
-        result = flat(shared, jax.tree.map(merged, each, each_batched))
-        apart = jax.tree.map(lambda leaf: jnp.moveaxis(leaf.reshape(*leaf.shape[:-1], size, -1), -2, 0), result)
-        return apart, jax.tree.map(lambda _: True, result)
+        def part(leaf: Leaf) -> Leaf:
+            return jnp.moveaxis(leaf.reshape(*leaf.shape[:-1], size, leaf.shape[-1] // size), -2, 0)
+
+        apart = jax.tree.map(part, flat(shared, jax.tree.map(merge, each, each_batched)))
+        return apart, jax.tree.map(lambda _: True, apart)
 
     @custom_vmap
     def mapped(shared: Shared, each: Each) -> Result:
