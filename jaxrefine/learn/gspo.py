@@ -17,10 +17,12 @@ import optax
 from flax import struct
 from jax.custom_batching import sequential_vmap
 from jax.flatten_util import ravel_pytree
+from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from jaxrefine.learn.advantage import by_similar_state, by_step, reward_to_go
 from jaxrefine.learn.gaussian import log_prob
+from jaxrefine.learn.mesh import map_seeds
 from jaxrefine.learn.rollout import act, advance, fold_in_each
 from jaxrefine.learn.types import Environment, Info, Observation, Params, Policy
 
@@ -128,7 +130,7 @@ def start(params: Params) -> Training:
     return Training(vector, optax.scale_by_adam().init(vector), jnp.zeros((), jnp.int32))
 
 
-@partial(jax.jit, static_argnames=("env", "policy", "batches", "updates"), donate_argnames=("training",))
+@partial(jax.jit, static_argnames=("env", "policy", "batches", "updates", "mesh"), donate_argnames=("training",))
 def train(
     env: Environment,
     policy: Policy,
@@ -141,6 +143,7 @@ def train(
     starts: int | Int[Array, ""],
     batches: Batches,
     updates: int,
+    mesh: Mesh | None = None,
 ) -> tuple[Training, Curves]:
     """Carry some updates out, for every seed at once.
 
@@ -155,18 +158,22 @@ def train(
         starts: the initial conditions are the first so many episodes of ``env_params``.
         batches: static.
         updates: static; how many this call carries out.
+        mesh: static; the devices that share the seeds.
 
     Returns:
         The states after them, and what each of them came to. A gradient that is not finite is never applied.
     """
 
-    def one(training: Training, key: Array, hyper: Hyperparameters) -> tuple[Training, Curves]:
+    def one(shared: tuple[Any, Params, Any], own: tuple[Training, Array, Hyperparameters]) -> tuple[Training, Curves]:
+        env_params, like, starts = shared
+        training, key, hyper = own
+
         def step(training: Training, _: None) -> tuple[Training, Curves]:
             return update(env, policy, env_params, like, training, key, hyper, starts=starts, batches=batches)
 
         return jax.lax.scan(step, training, None, length=updates)
 
-    return jax.vmap(one)(training, keys, hyper)
+    return map_seeds(one, mesh)((env_params, like, starts), (training, keys, hyper))
 
 
 def update(
