@@ -26,7 +26,12 @@ class TaskConfig:
 class MethodConfig:
     """Which row of the comparison table."""
 
+    # refine | zero_shot | best_of_n | mlp
     name: str = MISSING
+    # best_of_n: programs that are written, from the same request
+    n: int = 9
+    # mlp: sizes of its hidden layers
+    hidden: list[int] = field(default_factory=lambda: [64, 64])
 
 
 @dataclass
@@ -105,6 +110,48 @@ class FitConfig:
 
 
 @dataclass
+class RLConfig:
+    """Reinforcement learning of the best round's program, by windowed GSPO."""
+
+    # episodes of each seed; several budgets, such as [400, 2000], are trained apart; [] for none
+    resets: list[int] = field(default_factory=list)
+    # independent seeds of each budget, all at once
+    seeds: int = 10
+    # where they start: best (all from the round's policy) | own (each from an imitation fit of its own)
+    start: str = "best"
+    # looks at the test episodes on the way, for the learning curve alone
+    looks: int = 10
+    learning_rate: float = 0.007
+    # how far from 1 a likelihood ratio still has a gradient
+    clip: float = 0.2
+    # steps whose likelihoods one ratio multiplies
+    window: int = 150
+    # coefficient of the entropy bonus at first; it falls linearly to zero
+    entropy: float = 0.01
+    # per step
+    discount: float = 0.98
+    # initial conditions of one update, and episodes from each, which are compared with each other
+    groups: int = 1
+    episodes: int = 20
+    # gradient steps on each batch
+    epochs: int = 3
+    # product (the paper) | length_normalised (GSPO's mean over the window)
+    ratio: str = "product"
+    # which steps are compared: start (the same step of episodes with the same start) | state (similar states)
+    grouping: str = "start"
+    # with grouping=state: into how many cells a group's states are sorted
+    anchors: int = 100
+    # null for no limit: absolute log-ratio; KL divergence of a step, nats; share of clipped ratios
+    log_ratio_limit: float | None = None
+    kl_stop: float | None = None
+    clip_stop: float | None = None
+    # fewest episodes still running at a step for its advantages to count
+    survivors: int = 1
+    # curves for TensorBoard, in the run directory's `tensorboard` (needs the package tensorboardX)
+    tensorboard: bool = False
+
+
+@dataclass
 class AnalysisConfig:
     """Limits on a process that runs the model's analyses."""
 
@@ -136,6 +183,7 @@ class Config:
     llm: LLMConfig = field(default_factory=LLMConfig)
     refine: RefineConfig = field(default_factory=RefineConfig)
     fit: FitConfig = field(default_factory=FitConfig)
+    rl: RLConfig = field(default_factory=RLConfig)
     analysis: AnalysisConfig = field(default_factory=AnalysisConfig)
     worker: WorkerConfig = field(default_factory=WorkerConfig)
     # what holds the model's code: auto (the strongest that this machine has) | strong (refuse to run on less than

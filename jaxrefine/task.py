@@ -49,6 +49,7 @@ class EvaluationProtocol:
         test_seeds: episodes whose results are reported and never used to choose.
         validation_seeds: episodes on which the best round is chosen.
         rollout_seeds: episodes that the analyses see.
+        training_seeds: episodes that reinforcement learning starts from; by default the rollout seeds.
         steps: the most steps of an episode.
         sampled: whether a test episode samples its actions or takes their mean.
     """
@@ -58,9 +59,12 @@ class EvaluationProtocol:
     rollout_seeds: tuple[int, ...]
     steps: int
     sampled: bool
+    training_seeds: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        chosen = set(self.validation_seeds) | set(self.rollout_seeds)
+        if not self.training_seeds:
+            object.__setattr__(self, "training_seeds", self.rollout_seeds)
+        chosen = set(self.validation_seeds) | set(self.rollout_seeds) | set(self.training_seeds)
         if overlap := chosen & set(self.test_seeds):
             raise ValueError(f"seeds for choosing overlap the test seeds: {sorted(overlap)}")
 
@@ -205,6 +209,7 @@ def _car_racing(condition: str, text: str) -> Task:
             rollout_seeds=tuple(range(10000, 10032)),
             steps=1000,
             sampled=False,
+            training_seeds=tuple(range(11000, 11256)),
         ),
         demonstration_path=_packaged("envs.car_racing.demonstrations", f"{driver}.parquet"),
         condition=condition,
@@ -229,6 +234,7 @@ def _door(condition: str, text: str) -> Task:
             rollout_seeds=tuple(range(10000, 10032)),
             steps=500,
             sampled=True,
+            training_seeds=tuple(range(11000, 11256)),
         ),
         demonstration_path=_packaged("envs.door.demonstrations", "planner.parquet"),
         episodes_differ_in="door positions",

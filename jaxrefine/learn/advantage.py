@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
@@ -37,8 +39,11 @@ def by_step(
     grouped, running = (x.reshape(len(x), groups, -1) for x in (returns, valid))
     count = running.sum(-1, keepdims=True)
     safe = jnp.clip(count, 1)
-    mean = jnp.sum(jnp.where(running, grouped, 0.0), -1, keepdims=True) / safe
-    centred = jnp.where(running, grouped - mean, 0.0)
+    # Measured from one of them: equal returns differ from their own mean by its rounding, which would be the deviation
+    # too, and every advantage 1.
+    apart = grouped - jnp.max(jnp.where(running, grouped, -jnp.inf), -1, keepdims=True)
+    mean = jnp.sum(jnp.where(running, apart, 0.0), -1, keepdims=True) / safe
+    centred = jnp.where(running, apart - mean, 0.0)
     deviation = jnp.sqrt(jnp.sum(centred**2, -1, keepdims=True) / safe)
     return (centred / (deviation + EPSILON)).reshape(returns.shape), jnp.broadcast_to(count, grouped.shape).reshape(
         returns.shape
@@ -61,6 +66,7 @@ def by_similar_state(
     steps, total = valid.shape
     flat = jnp.concatenate([leaf.reshape(steps, -1, total) for leaf in observation.values()], 1)
     shape = (steps, groups, total // groups)
+    exact = partial(jnp.einsum, precision="highest")  # a GPU would round the factors to ten bits otherwise
 
     def one(features: Array, returns: Array, valid: Array) -> tuple[Array, Array]:
         count = jnp.clip(valid.sum(), 1)
@@ -72,13 +78,15 @@ def by_similar_state(
         at = (jnp.arange(anchors) * lengths[longest]) // anchors
         places = scaled[:, at, longest]
         # |x - a|^2 less |x|^2, which is the same for every anchor
-        distance = jnp.sum(places**2, 0)[:, None, None] - 2 * jnp.einsum("fa,fte->ate", places, scaled)
-        member = jax.nn.one_hot(jnp.argmin(distance, 0), anchors, dtype=returns.dtype) * valid[..., None]
+        distance = jnp.sum(places**2, 0)[:, None, None] - 2 * exact("fa,fte->ate", places, scaled)
+        cell = jnp.argmin(distance, 0)
+        member = jax.nn.one_hot(cell, anchors, dtype=bool) & valid[..., None]
         size = member.sum((0, 1))
-        average = jnp.einsum("tea,te->a", member, returns) / jnp.clip(size, 1)
-        apart = jnp.where(valid, returns - member @ average, 0.0)
-        deviation = jnp.sqrt(jnp.einsum("tea,te->a", member, apart**2) / jnp.clip(size, 1))
-        return jnp.where(valid, apart / (member @ deviation + EPSILON), 0.0), (member @ size).astype(jnp.int32)
+        apart = returns - jnp.max(jnp.where(member, returns[..., None], -jnp.inf), (0, 1))[cell]  # as in `by_step`
+        average = exact("tea,te->a", member.astype(returns.dtype), jnp.where(valid, apart, 0.0)) / jnp.clip(size, 1)
+        centred = jnp.where(valid, apart - average[cell], 0.0)
+        variance = exact("tea,te->a", member.astype(returns.dtype), centred**2) / jnp.clip(size, 1)
+        return centred / (jnp.sqrt(variance)[cell] + EPSILON), jnp.where(valid, size[cell], 0)
 
     by_group = jax.vmap(one, (2, 1, 1), (1, 1))
     advantage, count = by_group(

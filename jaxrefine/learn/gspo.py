@@ -321,9 +321,12 @@ def objective(
     log_ratio: Float[Array, "T E"], advantage: Float[Array, "T E"], counts: Bool[Array, "T E"], clip: float | Array
 ) -> Float[Array, ""]:
     """Mean over the windows that count of min(rho A, clip(rho, 1 - clip, 1 + clip) A) (equation 6)."""
-    ratio = jnp.exp(log_ratio)
-    value = jnp.minimum(ratio * advantage, jnp.clip(ratio, 1 - clip, 1 + clip) * advantage)
-    return mean_over(value, counts)
+    # The minimum bounds the ratio from above where A is positive and from below where it is not. Bounded before the
+    # exponential, a ratio that would overflow has the gradient 0 there; after it, 0 * inf.
+    good = advantage >= 0
+    low, high = jnp.log1p(-jnp.minimum(clip, 1.0)), jnp.log1p(clip)
+    bounded = jnp.clip(log_ratio, jnp.where(good, -jnp.inf, low), jnp.where(good, high, jnp.inf))
+    return mean_over(jnp.exp(bounded) * advantage, counts)
 
 
 def mean_over(values: Array, mask: Bool[Array, "T E"]) -> Float[Array, ""]:

@@ -30,6 +30,7 @@ class FitSettings:
         check_every: updates between two looks at the losses.
         patience: updates without an improvement of ``tolerance`` after which a fit has converged.
         tolerance: the smallest improvement of training loss that counts, nats.
+        early_stopping: keep the look with the smallest validation loss: for a policy of thousands of parameters.
     """
 
     learning_rate: float = 0.03
@@ -40,6 +41,7 @@ class FitSettings:
     check_every: int = 20
     patience: int = 300
     tolerance: float = 1e-3
+    early_stopping: bool = False
 
 
 @struct.dataclass
@@ -47,7 +49,8 @@ class Fit:
     """One fit. ``train_nll`` and ``validation_nll`` are NaN after it converged.
 
     The parameters are those of the look with the smallest training loss: Adam's last step is a noisy one, and a program
-    of a few dozen parameters has no use for early stopping. The validation loss is only reported.
+    of a few dozen parameters has no use for early stopping. The validation loss is only reported, unless the settings
+    ask for it. ``best_train_nll`` and ``best_validation_nll`` are that look's.
     """
 
     params: Params
@@ -156,7 +159,8 @@ def fit(
         )
         nll = negative_log_likelihood(policy, restore(params), observations, actions)
         train_nll, validation_nll = jnp.mean(nll[train]), jnp.mean(nll[held_out])
-        better = train_nll < carry.best_train  # false for NaN
+        # false for NaN
+        better = validation_nll < carry.best_validation if settings.early_stopping else train_nll < carry.best_train
         counts = train_nll < carry.reference - settings.tolerance
         return _Carry(
             params=params,
@@ -200,5 +204,5 @@ def fit_seeds(
     keys: Key[Array, "seeds"],
     settings: FitSettings = FitSettings(),
 ) -> Fit:
-    """``fit`` for every key at once, all from the same start."""
-    return jax.vmap(lambda key: fit(policy, initial, observations, actions, key, settings))(keys)
+    """``fit`` for every key at once; ``initial`` holds each one's start, ``(seeds, ...)`` a leaf."""
+    return jax.vmap(lambda initial, key: fit(policy, initial, observations, actions, key, settings))(initial, keys)

@@ -13,11 +13,14 @@ from jaxrefine.config import Config
 from jaxrefine.errors import UserError
 from jaxrefine.llm import Client, Recorder
 from jaxrefine.methods import prompting
+from jaxrefine.methods.best_of_n import best_of_n
 from jaxrefine.methods.clients import make_budget
 from jaxrefine.methods.conversation import Conversation
 from jaxrefine.methods.evidence import FEEDBACK
+from jaxrefine.methods.mlp import mlp
 from jaxrefine.methods.refine import refine
 from jaxrefine.methods.rounds import Round, RoundFailedError, Rounds
+from jaxrefine.methods.training import train
 from jaxrefine.methods.zero_shot import zero_shot
 from jaxrefine.run import RunDirectory
 from jaxrefine.sandbox import Backend, choose
@@ -26,7 +29,7 @@ from jaxrefine.task import Metric, Task
 from jaxrefine.worker import ProcessWorker, Worker
 
 Method = Callable[[Rounds], tuple[list[Round], str | None]]
-METHODS: dict[str, Method] = {"refine": refine, "zero_shot": zero_shot}
+METHODS: dict[str, Method] = {"refine": refine, "zero_shot": zero_shot, "best_of_n": best_of_n, "mlp": mlp}
 _PACKAGES = ("jaxrefine", "jax", "jaxlib", "flax", "optax", "gymnax", "numpy", "pandas")
 
 
@@ -52,6 +55,24 @@ def check_options(config: Config) -> None:
         ("fit.updates", config.fit.updates, 1, 1_000_000_000),
         ("fit.validation_fraction", config.fit.validation_fraction, 0.001, 0.9),
         ("fit.patience", config.fit.patience, 1, 1_000_000_000),
+        *((f"rl.resets[{i}]", resets, 1, 1_000_000_000) for i, resets in enumerate(config.rl.resets)),
+        ("rl.seeds", config.rl.seeds, 1, 1_000_000),
+        ("rl.looks", config.rl.looks, 1, 1_000_000),
+        ("rl.learning_rate", config.rl.learning_rate, 0.0, 10.0),
+        ("rl.clip", config.rl.clip, 0.0, 1e6),
+        ("rl.window", config.rl.window, 1, 1_000_000_000),
+        ("rl.entropy", config.rl.entropy, 0.0, 1e6),
+        ("rl.discount", config.rl.discount, 0.0, 1.0),
+        ("rl.groups", config.rl.groups, 1, 1_000_000),
+        ("rl.episodes", config.rl.episodes, 2, 1_000_000),
+        ("rl.epochs", config.rl.epochs, 1, 1_000_000),
+        ("rl.anchors", config.rl.anchors, 1, 1_000_000),
+        ("rl.log_ratio_limit", config.rl.log_ratio_limit, 0.0, math.inf),
+        ("rl.kl_stop", config.rl.kl_stop, 0.0, math.inf),
+        ("rl.clip_stop", config.rl.clip_stop, 0.0, math.inf),
+        ("rl.survivors", config.rl.survivors, 1, 1_000_000),
+        ("method.n", config.method.n, 1, 1000),
+        *((f"method.hidden[{i}]", size, 1, 10_000) for i, size in enumerate(config.method.hidden)),
         ("analysis.wall_s", config.analysis.wall_s, 1.0, 86_400.0),
         ("analysis.memory_mb", config.analysis.memory_mb, 1024, 1_000_000_000),
         ("analysis.output_kb", config.analysis.output_kb, 1, 100_000),
@@ -70,6 +91,9 @@ def check_options(config: Config) -> None:
         ("refine.feedback", config.refine.feedback, FEEDBACK),
         ("refine.accept", config.refine.accept, ("validate", "always")),
         ("sandbox", config.sandbox, ("auto", "strong", "limits")),
+        ("rl.start", config.rl.start, ("best", "own")),
+        ("rl.ratio", config.rl.ratio, ("product", "length_normalised")),
+        ("rl.grouping", config.rl.grouping, ("start", "state")),
     ):
         if chosen not in known:
             raise UserError(f"{name} is {chosen!r}; it must be one of: {', '.join(known)}")
@@ -78,6 +102,17 @@ def check_options(config: Config) -> None:
             "refine.feedback=none shows the model no result, and which revisions were kept is one: add "
             "refine.accept=always"
         )
+    batch = config.rl.groups * config.rl.episodes
+    for resets in config.rl.resets:
+        if resets % batch:
+            raise UserError(
+                f"rl.resets holds {resets}, no multiple of the {batch} episodes of one update (rl.groups times "
+                "rl.episodes)"
+            )
+    if len(set(config.rl.resets)) != len(config.rl.resets):
+        raise UserError(f"rl.resets holds a budget twice: {config.rl.resets}")
+    if config.method.name == "mlp" and not config.method.hidden:
+        raise UserError("method.hidden is empty; give at least one hidden layer, such as method.hidden=[64,64]")
     for name, text in (("run", config.run), ("out", config.out), ("task.demonstration", config.task.demonstration)):
         if text is not None and "\0" in text:
             raise UserError(f"{name} holds a NUL character, which no path may")
@@ -133,6 +168,7 @@ def run_experiment(
     except RoundFailedError as failure:
         done, status, reason = [], "failed", str(failure)
     best = _best(done, task)
+    trained = [] if best is None else train(rounds, next(entry for entry in done if entry.number == best))
     spent = recorder.totals
     summary = {
         "task": task.name,
@@ -151,7 +187,7 @@ def run_experiment(
             "test": _demonstrator(task),
         },
         "rounds": [_round(entry) for entry in done],
-        "rl": [],
+        "rl": trained,
         "resources": {
             "llm_calls": spent.calls,
             "input_tokens": spent.input_tokens,
@@ -159,8 +195,8 @@ def run_experiment(
             "reasoning_tokens": spent.reasoning_tokens,
             "cost": spent.cost,
             "refinement_resets": sum(entry.resets for entry in done),
-            "training_resets": 0,
-            "env_steps": sum(entry.env_steps for entry in done),
+            "training_resets": sum(entry["resets"] for entry in trained),
+            "env_steps": sum(entry.env_steps for entry in done) + sum(entry["env_steps"] for entry in trained),
             "wall_s": round(run.wall_s, 3),
         },
         "provenance": {

@@ -90,11 +90,24 @@ class Rounds:
     conversation: Conversation
     backend: Backend
 
-    def first(self) -> Round:
-        """Round 0: a program from the task's text alone, fitted and evaluated."""
+    def first(self, number: int = 0) -> Round:
+        """A program from the task's text alone, fitted and evaluated."""
+        self.run.emit("round_started", round=number)
+        reply, request = self.conversation.ask("generate", number)
+        return self._complete(Round(number), reply, request)
+
+    def builtin(self, source: str) -> Round:
+        """Round 0 with a program of our own, which no model is asked for.
+
+        Raises:
+            RoundFailedError: it could not be fitted.
+        """
         self.run.emit("round_started", round=0)
-        reply, request = self.conversation.ask("generate", 0)
-        return self._complete(Round(0), reply, request)
+        only = Round(0)
+        for carry_out in (self._check, self._fit, self._evaluate):
+            if problem := carry_out(only, source, 0):
+                raise RoundFailedError(problem)
+        return only
 
     def revised(self, number: int, reply: str) -> Round:
         """A round whose program a decision brought."""

@@ -8,6 +8,7 @@ room can save, average, shard and differentiate without knowing Flax.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
@@ -49,13 +50,15 @@ class PolicySpec:
 class Program:
     """A program that has been loaded: its parameters' initial values and its pure function.
 
-    ``info_keys`` holds the names of what it reports, weights and latents, sorted.
+    ``info_keys`` holds the names of what it reports, weights and latents, sorted. ``initialise`` draws initial values;
+    None: there is nothing random about them, they are ``initial``.
     """
 
     source: str = field(repr=False)
     initial: Params
     apply: Policy
     info_keys: tuple[str, ...]
+    initialise: Callable[[Array], Params] | None = None
 
     @property
     def weights(self) -> tuple[str, ...]:
@@ -71,6 +74,12 @@ class Program:
     def size(self) -> int:
         """Number of scalar parameters."""
         return sum(value.size for value in self.initial.values())
+
+    def starts(self, keys: Array) -> Params:
+        """Where each of some fits begins, ``(fits, ...)`` an array."""
+        if self.initialise is not None:
+            return jax.vmap(self.initialise)(keys)
+        return {name: jnp.broadcast_to(value, (len(keys), *value.shape)) for name, value in self.initial.items()}
 
 
 def load_program(source: str, spec: PolicySpec, *, seconds: float = 20.0) -> Program:

@@ -7,7 +7,7 @@ can be answered by another process, and nobody above this room ever holds a load
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,13 @@ import numpy as np
 
 from jaxrefine.learn.ablation import HeldPolicy, ablate
 from jaxrefine.learn.evaluate import Measure, evaluate
+from jaxrefine.learn.gspo import train as train_seeds
 from jaxrefine.learn.imitation import FitSettings, fit_seeds
 from jaxrefine.learn.rollout import key_per_episode, rollout
 from jaxrefine.policy.ablation import hold
 from jaxrefine.policy.checks import check_program
 from jaxrefine.policy.graph import semantic_graph
+from jaxrefine.policy.mlp import mlp_of
 from jaxrefine.policy.program import PolicySpec, Program, load_program
 from jaxrefine.policy.source import ProgramError
 from jaxrefine.stats import describe
@@ -31,10 +33,11 @@ from jaxrefine.task import Task
 from jaxrefine.worker import battery, checks
 from jaxrefine.worker.arrays import load_arrays, save_arrays
 from jaxrefine.worker.excerpt import excerpt
+from jaxrefine.worker.training import train
 
 Progress = Callable[[int, int], None]
 # the parts of the root key, so that no two purposes share randomness
-_FIT, _EVALUATE, _ROLLOUT, _ABLATE = range(4)
+_FIT, _EVALUATE, _ROLLOUT, _ABLATE, _TRAIN = range(5)
 
 
 def _silent(done: int, total: int) -> None:
@@ -84,9 +87,9 @@ class Worker:
         if source not in self._loaded:
             self._loaded.clear()
             # one program at a time: functions compiled for an earlier one would stay in memory for ever
-            for compiled in (fit_seeds, evaluate, rollout):
+            for compiled in (fit_seeds, evaluate, rollout, train_seeds):
                 compiled.clear_cache()  # type: ignore[attr-defined]  # jax.stages does not declare it
-            self._loaded[source] = load_program(source, self._spec)
+            self._loaded[source] = mlp_of(source, self._spec) or load_program(source, self._spec)
         return self._loaded[source]
 
     def _params_for(self, seeds: Sequence[int]) -> Any:
@@ -113,6 +116,8 @@ class Worker:
         """
         program = self._load(source)
         schema = self.task.schema
+        if program.initialise is not None:  # one of our own
+            return {"parameters": program.size, "columns": column_names(schema, ()), "weights": [], "latents": []}
         low, high = (
             schema.unflatten(np.array([getattr(c, bound) for c in schema.observation])) for bound in ("low", "high")
         )
@@ -140,10 +145,10 @@ class Worker:
         keys = jax.random.split(self._key(_FIT), seeds)
         observations = {k: jnp.asarray(v) for k, v in demonstration.observations.items()}
         actions = jnp.asarray(demonstration.actions)
+        settings = replace(self.fit_settings, early_stopping=program.initialise is not None)
+        initial = program.starts(keys)
         # NumPy waits for ever for an array that there was no memory for; JAX raises
-        result = jax.block_until_ready(
-            fit_seeds(program.apply, program.initial, observations, actions, keys, self.fit_settings)
-        )
+        result = jax.block_until_ready(fit_seeds(program.apply, initial, observations, actions, keys, settings))
         if not (np.isfinite(result.best_train_nll) & (result.skipped < result.updates)).any():
             raise ProgramError(
                 "Imitation learning failed: the likelihood of the demonstration's actions, or its gradient, was not "
@@ -355,6 +360,18 @@ class Worker:
             steps += int(np.asarray(result.steps)[:kept].sum())
             self.progress(start + kept, len(rows))
         return np.concatenate(values), steps
+
+    def train(
+        self, source: str, folder: Path, chosen: int | None, resets: int, options: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Tune a program by windowed GSPO, from several independent seeds at once; see ``training.train``."""
+        start = load_arrays(folder / "start.npz")
+        if chosen is not None:
+            start = {name: value[[chosen]] for name, value in start.items()}
+        seeds = self.task.protocol.training_seeds
+        drive, test = self._params_for(seeds), self._params_for(self.task.protocol.test_seeds)
+        key, program = self._key(_TRAIN), self._load(source)
+        return train(self.task, program, start, drive, len(seeds), test, key, folder, resets, options, self.progress)
 
     def device(self) -> str:
         """What does the work, in words."""

@@ -88,6 +88,19 @@ CALLS: Mapping[str, Call] = {
         {"csv": str, "episode": int, "rows": int, "every": int, "weights": {str: _MAYBE}},
         reads=("rollouts.parquet",),
     ),
+    "train": Call(
+        {
+            "seeds": int,
+            "at_once": int,
+            "updates": int,
+            "resets": int,
+            "env_steps": int,
+            "stopped": int,
+            "looks": [{"resets": int, "means": [_MAYBE]}],
+        },
+        reads=("start.npz",),
+        writes=("fits.npz", "curves.parquet", "checkpoints.parquet"),
+    ),
     "device": Call(str),
 }
 """Every call by its name; the process answers no other."""

@@ -143,6 +143,13 @@ class ProcessWorker:
         """See ``Worker.excerpt``."""
         return self._call("excerpt", {"episodes": episodes, "characters": characters}, folder)
 
+    def train(
+        self, source: str, folder: Path, chosen: int | None, resets: int, options: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """See ``Worker.train``."""
+        arguments = {"source": source, "chosen": chosen, "resets": resets, "options": dict(options)}
+        return self._call("train", arguments, folder)
+
     def device(self) -> str:
         """See ``Worker.device``."""
         return self._call("device", {})

@@ -27,3 +27,12 @@ def spare_the_device() -> None:
     Call it before the first computation of a process that has a ``ProcessWorker``.
     """
     jax.config.update("jax_platforms", "cpu")
+
+
+def device_memory() -> int:
+    """Bytes that arrays may take on one device."""
+    device = jax.devices()[0]
+    stats = device.memory_stats() if device.platform != "cpu" else None
+    if stats and "bytes_limit" in stats:
+        return int(stats["bytes_limit"])
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // (2 * jax.device_count())

@@ -1,0 +1,78 @@
+"""Past the demonstration: reinforcement learning of the best round's program, for every budget that was asked for."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import asdict
+from typing import Any
+
+from jaxrefine.config import RLConfig
+from jaxrefine.methods.rounds import Round, Rounds
+
+
+def train(rounds: Rounds, best: Round) -> list[dict[str, Any]]:
+    """Train and evaluate each budget; both are durable steps.
+
+    Returns:
+        One entry of ``summary.json``'s ``rl`` for each budget.
+    """
+    return [_one(rounds, best, resets) for resets in rounds.config.rl.resets]
+
+
+def _one(rounds: Rounds, best: Round, resets: int) -> dict[str, Any]:
+    run, options = rounds.run, rounds.config.rl
+    name = f"rl/{resets}"
+    folder = run.file(name)
+
+    def training() -> dict[str, Any]:
+        folder.mkdir(parents=True, exist_ok=True)
+        # whole, so that a kill leaves no half of it
+        with run.whole_file(f"{name}/start.npz") as temporary:
+            shutil.copyfile(run.round_path(best.number) / "fits.npz", temporary)
+        chosen = best.evaluation["chosen"] if options.start == "best" else None
+        found = rounds.worker.train(best.source, folder, chosen, resets, _plain(options))
+        ends = found["looks"][-1]["means"]
+        beside = "" if found["at_once"] == found["seeds"] else f"; {found['at_once']} seeds at a time, for memory"
+        stopped = f"; {found['stopped']} gradient steps left out" if found["stopped"] else ""
+        return found | {
+            "line": f"{found['env_steps']:,} steps, test means {_span(ends)} over {found['seeds']} seeds"
+            f"{beside}{stopped}"
+        }
+
+    def evaluation() -> dict[str, Any]:
+        found = rounds.worker.evaluate(best.source, folder)
+        return found | {"line": f"{rounds.task.metric.name} {_mean(found['fits'])} over {found['fits']['n']} seeds"}
+
+    run.emit("training_started", resets=resets)
+    trained = run.step(f"{name}/train", training, label=f"train for {resets:,} resets")
+    tested = run.step(f"{name}/evaluate", evaluation, label="evaluate")
+    best.env_steps += tested["env_steps"]
+    return {
+        "budget": str(resets),
+        "round": best.number,
+        "metric": tested["metric"],
+        "further_metrics": tested["further"],
+        "per_episode": tested["per_episode"],
+        "seeds": {"means": tested["means"], "chosen": tested["chosen"], **tested["fits"]},
+        "validation": tested["validation"],
+        "looks": trained["looks"],
+        "updates": trained["updates"],
+        "stopped_steps": trained["stopped"],
+        "resets": trained["resets"],
+        "env_steps": trained["env_steps"],
+    }
+
+
+def _plain(options: RLConfig) -> dict[str, Any]:
+    return {name: value for name, value in asdict(options).items() if name not in ("resets", "tensorboard")}
+
+
+def _mean(sample: dict[str, Any]) -> str:
+    if sample["mean"] is None:
+        return "not finite for some seed"
+    return f"{sample['mean']:.4g} ± {sample['std_sample'] or 0.0:.3g}"
+
+
+def _span(values: list[float | None]) -> str:
+    finite = [value for value in values if value is not None]
+    return f"{min(finite):.4g} ... {max(finite):.4g}" if finite else "not finite"

@@ -1,0 +1,193 @@
+"""Reinforcement learning of one program from several independent seeds, with a look at the test episodes on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from jaxrefine.learn.evaluate import Measure, evaluate
+from jaxrefine.learn.gspo import Batches, Curves, Hyperparameters, Training, start
+from jaxrefine.learn.gspo import train as train_seeds
+from jaxrefine.learn.mesh import seed_mesh, seeds_at_once
+from jaxrefine.learn.rollout import key_per_episode
+from jaxrefine.policy.program import Program
+from jaxrefine.tables import write_parquet
+from jaxrefine.task import Task
+from jaxrefine.worker.arrays import save_arrays
+from jaxrefine.worker.runtime import device_memory
+
+# what one number of a batch costs in gradients and copies, in numbers; measured with programs of 20 to 30 parameters
+_COPIES = 8
+_SHARE = 0.6
+
+
+def train(
+    task: Task,
+    program: Program,
+    starts: Mapping[str, np.ndarray],
+    env_params: Any,
+    initial_conditions: int,
+    test_params: Any,
+    key: jax.Array,
+    folder: Path,
+    resets: int,
+    options: Mapping[str, Any],
+    progress: Callable[[int, int], None],
+) -> dict[str, Any]:
+    """Carry out ``resets`` episodes of training for every seed.
+
+    Writes ``fits.npz`` (the last parameters, stacked over seeds), ``curves.parquet`` (one row per seed and update) and
+    ``checkpoints.parquet`` (one row per seed, look and test episode; nothing is chosen by it) into ``folder``.
+
+    Args:
+        task: whose environment is driven.
+        program: whose parameters are tuned.
+        starts: stacked sets of parameters; seed i begins with the one of number i, in turn.
+        env_params: holds the initial conditions.
+        initial_conditions: how many.
+        test_params: holds the test episodes.
+        key: root of all randomness.
+        folder: written to.
+        resets: episodes of each seed.
+        options: named as the fields of ``jaxrefine.config.RLConfig``.
+        progress: called with (updates done, total).
+
+    Returns:
+        ``{"seeds": int, "at_once": int, "updates": int, "resets": int, "env_steps": int, "stopped": int, "looks":
+        [{"resets": int, "means": [test mean of each seed]}]}``; ``resets`` and ``env_steps`` over all seeds,
+        ``stopped`` the gradient steps that were left out because of a stop or because they were not finite.
+    """
+    seeds = options["seeds"]
+    batches = _batches(task, options)
+    updates = resets // (batches.groups * batches.episodes)
+    every = _every(updates, options["looks"])
+    hyper = _hyperparameters(options, updates)
+    test = task.protocol.test_seeds
+    first = {name: jnp.asarray(value[0]) for name, value in starts.items()}
+    restore = jax.vmap(ravel_pytree(first)[1])
+
+    def look(training: Training) -> np.ndarray:
+        found = evaluate(
+            task.env,
+            program.apply,
+            test_params,
+            restore(training.params),
+            jnp.arange(len(test)),
+            key_per_episode(jax.random.fold_in(key, 1), len(test)),
+            measures=(Measure(task.metric.of, task.metric.reduce),),
+            steps=task.protocol.steps,
+            sampled=task.protocol.sampled,
+        )
+        return np.asarray(found.values[0])
+
+    mesh = seed_mesh() if jax.device_count() > 1 else None
+    size = seeds_at_once(seeds, _bytes_per_seed(task, batches), int(device_memory() * _SHARE), jax.device_count())
+    ends: list[np.ndarray] = []
+    curves: list[Curves] = []
+    looks: list[np.ndarray] = []
+    for begin in range(0, seeds, size):
+        # the last chunk is filled up with repetitions, so that it has the compiled shape
+        part = np.minimum(np.arange(begin, begin + size), seeds - 1)
+        number = part % len(next(iter(starts.values())))
+        training = jax.vmap(start)({name: jnp.asarray(value[number]) for name, value in starts.items()})
+        keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.fold_in(key, 0), jnp.asarray(part))
+        seen, passed = [look(training)], []
+        for done in range(0, updates, every):
+            training, found = train_seeds(
+                task.env,
+                program.apply,
+                env_params,
+                first,
+                training,
+                keys,
+                jax.tree.map(lambda leaf: jnp.broadcast_to(jnp.asarray(leaf), len(part)), hyper),  # noqa: B023
+                starts=initial_conditions,
+                batches=batches,
+                updates=every,
+                mesh=mesh,
+            )
+            passed.append(jax.block_until_ready(found))
+            seen.append(look(training))
+            progress(begin // size * updates + done + every, -(-seeds // size) * updates)
+        kept = min(size, seeds - begin)
+        ends.append(np.asarray(training.params)[:kept])
+        curves.append(jax.tree.map(lambda *leaves: np.concatenate(leaves, 1)[:kept], *passed))  # noqa: B023
+        looks.append(np.stack(seen, 1)[:kept])
+    save_arrays(folder / "fits.npz", {k: np.asarray(v) for k, v in restore(jnp.concatenate(ends)).items()})
+    whole = jax.tree.map(lambda *leaves: np.concatenate(leaves), *curves)
+    tested = np.concatenate(looks)  # (seeds, looks, episodes)
+    at = np.arange(tested.shape[1]) * every * batches.groups * batches.episodes
+    _write_curves(folder / "curves.parquet", whole, batches)
+    _write_looks(folder / "checkpoints.parquet", tested, at, test)
+    steps = whole.length.sum() * batches.groups * batches.episodes
+    return {
+        "seeds": seeds,
+        "at_once": size,
+        "updates": updates,
+        "resets": seeds * updates * batches.groups * batches.episodes,
+        "env_steps": round(float(steps)),
+        "stopped": int(seeds * updates * batches.epochs - whole.epochs.sum()),
+        "looks": [{"resets": int(r), "means": tested[:, i].mean(1).astype(float).tolist()} for i, r in enumerate(at)],
+    }
+
+
+def _batches(task: Task, options: Mapping[str, Any]) -> Batches:
+    return Batches(
+        groups=options["groups"],
+        episodes=options["episodes"],
+        epochs=options["epochs"],
+        steps=task.protocol.steps,
+        length_normalised=options["ratio"] == "length_normalised",
+        anchors=options["anchors"] if options["grouping"] == "state" else 0,
+        one_by_one=jax.default_backend() == "cpu",
+    )
+
+
+def _hyperparameters(options: Mapping[str, Any], updates: int) -> Hyperparameters:
+    def limit(name: str) -> float:
+        return np.inf if options[name] is None else options[name]
+
+    return Hyperparameters(
+        learning_rate=options["learning_rate"],
+        clip=options["clip"],
+        window=options["window"],
+        entropy=options["entropy"],
+        discount=options["discount"],
+        updates=updates,
+        log_ratio_limit=limit("log_ratio_limit"),
+        kl_stop=limit("kl_stop"),
+        clip_stop=limit("clip_stop"),
+        survivors=options["survivors"],
+    )
+
+
+def _every(updates: int, looks: int) -> int:
+    """Updates from look to look: a divisor, so that one compiled function carries all of them out."""
+    least = -(-updates // max(1, looks))
+    return next(n for n in range(least, updates + 1) if updates % n == 0)
+
+
+def _bytes_per_seed(task: Task, batches: Batches) -> int:
+    numbers = sum(int(np.prod(shape)) for shape in task.schema.observation_shapes.values())
+    numbers += 4 * task.schema.action_size + 8
+    return numbers * batches.steps * batches.groups * batches.episodes * _COPIES * jnp.zeros(0).dtype.itemsize
+
+
+def _write_curves(path: Path, curves: Curves, batches: Batches) -> None:
+    seeds, updates = curves.kl.shape
+    seed, update = np.meshgrid(np.arange(seeds), np.arange(updates), indexing="ij")
+    columns = {"seed": seed, "update": update, "resets": (update + 1) * batches.groups * batches.episodes}
+    columns |= {name: getattr(curves, name) for name in curves.__dataclass_fields__}
+    write_parquet(path, [{name: values.ravel() for name, values in columns.items()}])
+
+
+def _write_looks(path: Path, values: np.ndarray, resets: np.ndarray, test: tuple[int, ...]) -> None:
+    seed, at, episode = np.meshgrid(np.arange(len(values)), resets, np.array(test), indexing="ij")
+    columns = {"seed": seed, "resets": at, "episode": episode, "value": values}
+    write_parquet(path, [{name: column.ravel() for name, column in columns.items()}])
