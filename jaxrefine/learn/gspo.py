@@ -91,7 +91,7 @@ class Training:
 
 @struct.dataclass
 class Curves:
-    """What each update came to, ``(*seeds, updates)``.
+    """What each update came to, ``(seeds, updates)``.
 
     Attributes:
         episode_return: mean of the batch's returns, actions sampled.
@@ -104,14 +104,14 @@ class Curves:
         epochs: gradient steps that were taken; fewer where a stop or a gradient that was not finite ended them.
     """
 
-    episode_return: Float[Array, "*seeds updates"]
-    length: Float[Array, "*seeds updates"]
-    kl: Float[Array, "*seeds updates"]
-    clip_fraction: Float[Array, "*seeds updates"]
-    entropy: Float[Array, "*seeds updates"]
-    gradient_norm: Float[Array, "*seeds updates"]
-    largest_log_ratio: Float[Array, "*seeds updates"]
-    epochs: Int[Array, "*seeds updates"]
+    episode_return: Float[Array, "*updates"]
+    length: Float[Array, "*updates"]
+    kl: Float[Array, "*updates"]
+    clip_fraction: Float[Array, "*updates"]
+    entropy: Float[Array, "*updates"]
+    gradient_norm: Float[Array, "*updates"]
+    largest_log_ratio: Float[Array, "*updates"]
+    epochs: Int[Array, "*updates"]
 
 
 @struct.dataclass
@@ -119,9 +119,9 @@ class Batch:
     """One update's trajectories; what stands in steps that are not ``valid`` means nothing and has no effect."""
 
     observation: Observation  # (T, ..., E)
-    action: Float[Array, "T a E"]
-    reward: Float[Array, "T E"]
-    valid: Bool[Array, "T E"]
+    action: Float[Array, "..."]  # (T, A, E)
+    reward: Float[Array, "..."]  # (T, E)
+    valid: Bool[Array, "..."]  # (T, E)
 
 
 def start(params: Params) -> Training:
