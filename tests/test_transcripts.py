@@ -35,7 +35,7 @@ def test_provenance_is_told_and_the_prompts_are_todays(path: Path) -> None:
     assert header["model"]
     assert header["prompt_version"] == prompting.version()
     task, program = tasks.get(header["task"], None, header["condition"], header["text"]), ""
-    battery = prompting.part("battery_note") if header["battery"] else ""
+    battery = prompting.part("battery_note") if header.get("battery") else ""
     for exchange in transcript.exchanges:
         if exchange.purpose in ("generate", "diagnose"):  # the others hold the results of a machine's own rounding
             assert exchange.key == _today(task, exchange, program, battery)
@@ -45,7 +45,19 @@ def test_provenance_is_told_and_the_prompts_are_todays(path: Path) -> None:
             program = find_decision(exchange.completion.text, task.class_name).code or program
         if exchange.purpose == "diagnose":
             assert "def run_all" in find_analyses(exchange.completion.text)
-    assert find_decision(transcript.exchanges[-1].completion.text, task.class_name)
+    if header["revisions"]:
+        assert find_decision(transcript.exchanges[-1].completion.text, task.class_name)
+
+
+def test_the_programs_of_best_of_n_are_first_answers_to_one_request() -> None:
+    pool = read_transcript(FOLDER / "car_racing" / "best-of-n.jsonl").exchanges
+    assert [exchange.place for exchange in pool] == [("generate", i, 0) for i in range(len(pool))]
+    assert len({exchange.key for exchange in pool}) == 1
+    texts = [exchange.completion.text for exchange in pool]
+    assert len(set(texts)) == len(texts) >= 9
+    for chain in ("0", "1", "2", "slick-0", "slick-1", "delay-0"):
+        first = read_transcript(FOLDER / "car_racing" / f"{chain}.jsonl").exchanges[0]
+        assert first.completion.text in texts
 
 
 def _today(task: Task, exchange: Exchange, program: str, battery: str) -> str:

@@ -187,6 +187,18 @@ def print_summary(summary: Mapping[str, Any], console: Console) -> None:
             _number(entry["parameters"], digits=0),
             str(entry["decision"]),
         )
+    if summary["rl"]:
+        table.add_section()
+    for entry in summary["rl"]:
+        # of the seeds' means; a round's row is of one policy's episodes
+        table.add_row(
+            f"RL {int(entry['budget']):,}",
+            _spread({**entry["seeds"], "std": entry["seeds"]["std_sample"]}, pm),
+            *("" for _ in further),
+            "",
+            "",
+            f"{entry['seeds']['n']} seeds",
+        )
     table.add_section()
     if demonstration.get("test"):
         table.add_row("demonstrator", _spread(demonstration["test"], pm))
