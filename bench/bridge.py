@@ -15,7 +15,8 @@ import pandas as pd
 
 from envs.base import Schema
 from jaxrefine.errors import UserError
-from jaxrefine.policy.program import PolicySpec, load_program
+from jaxrefine.learn.types import Params
+from jaxrefine.policy.program import PolicySpec, Program, load_program
 from jaxrefine.policy.source import ProgramError
 from jaxrefine.worker.arrays import load_arrays
 
@@ -57,7 +58,7 @@ def read_round(run: Path, task: str, number: int | None, columns: Sequence[str])
     Raises:
         UserError: the run is one of another task or lacks what is needed; the message says what.
     """
-    summary = _summary(run)
+    summary = read_summary(run)
     if summary.get("task") != task:
         raise UserError(f"{run} is a run of {summary.get('task')!r}; this bench is for {task}")
     if number is None:
@@ -70,7 +71,19 @@ def read_round(run: Path, task: str, number: int | None, columns: Sequence[str])
 
 
 def load_policy(folder: Path, class_name: str, schema: Schema) -> Act:
-    """The policy in ``folder``: ``policy.py`` with the parameters of ``weights.npz``.
+    """The policy in ``folder``, one observation at a time; arguments and errors as of `load_program_of`."""
+    program, params = load_program_of(folder, class_name, schema)
+
+    @jax.jit
+    def act(observation: dict[str, Any], key: jax.Array | None) -> jax.Array:
+        mean, scale_tril, _ = program.apply(params, observation)
+        return mean if key is None else mean + scale_tril @ jax.random.normal(key, mean.shape)
+
+    return lambda observation, key=None: np.asarray(act(dict(observation), key))
+
+
+def load_program_of(folder: Path, class_name: str, schema: Schema) -> tuple[Program, Params]:
+    """The program of ``policy.py`` and the parameters of ``weights.npz``.
 
     Args:
         folder: of a round.
@@ -89,16 +102,10 @@ def load_policy(folder: Path, class_name: str, schema: Schema) -> Act:
     for name in sorted(set(program.initial) ^ set(params)):
         where = "policy.py has" if name in program.initial else "weights.npz has"
         raise UserError(f"in {folder}, only {where} the parameter {name!r}: the two are not of the same fit")
-
-    @jax.jit
-    def act(observation: dict[str, Any], key: jax.Array | None) -> jax.Array:
-        mean, scale_tril, _ = program.apply(params, observation)
-        return mean if key is None else mean + scale_tril @ jax.random.normal(key, mean.shape)
-
-    return lambda observation, key=None: np.asarray(act(dict(observation), key))
+    return program, params
 
 
-def _summary(run: Path) -> dict[str, Any]:
+def read_summary(run: Path) -> dict[str, Any]:
     path = run / "summary.json"
     try:
         summary = json.loads(_read_text(path))
