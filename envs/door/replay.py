@@ -101,22 +101,18 @@ def read(path: Path, seed: int | None = None) -> Recording:
         ValueError: one of the two cannot be read, the table is not one episode with the schema's columns, or nothing
             names its seed.
     """
-    if path.suffix not in {".parquet", ".csv"}:
+    if (ending := path.suffix.lower()) not in {".parquet", ".csv"}:
         raise ValueError(f"{path} must be a .parquet or .csv file, not {path.suffix or 'one without an ending'}")
     if not path.is_file():
         raise ValueError(f"there is no file {path}")
     beside = path.with_suffix(".json")
     try:
-        table = pd.read_csv(path) if path.suffix == ".csv" else pd.read_parquet(path)
+        table = pd.read_csv(path) if ending == ".csv" else pd.read_parquet(path)
         about: Any = json.loads(beside.read_text(encoding="utf-8")) if beside.exists() else {}
         named = about.get("seed") if seed is None else seed
         seed = None if named is None else int(named)
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} or the .json beside it cannot be read as a demonstration: {error}") from error
-    if seed is None:
-        raise ValueError(f"nothing beside {path} says which episode it is; give --seed")
-    if seed < 0:
-        raise ValueError(f"seed {seed}: an episode's seed is 0 or more")
     if len(table) < LEAST_STEPS:
         raise ValueError(f"{path} has {len(table)} row(s); it needs at least {LEAST_STEPS}")
     if "t" in table and not np.array_equal(table["t"], np.arange(len(table))):
@@ -124,6 +120,11 @@ def read(path: Path, seed: int | None = None) -> Recording:
     seen = _numbers(table, [f"obs_{c.name}" for c in SCHEMA.observation], path)
     acted = _numbers(table, [f"action_{c.name}" for c in SCHEMA.action], path)
     rewards = _numbers(table, ["reward"], path)[:, 0] if "reward" in table else None
+    # last, for a table that is no demonstration of the door has no seed to be asked for
+    if seed is None:
+        raise ValueError(f"nothing beside {path} says which episode it is; give --seed")
+    if seed < 0:
+        raise ValueError(f"seed {seed}: an episode's seed is 0 or more")
     return Recording(seen, acted, rewards, seed)
 
 
@@ -217,24 +218,27 @@ def film(replayed: Replay, path: Path, how: How = "auto") -> int:
 
     Raises:
         RuntimeError: MuJoCo was asked for and cannot draw.
-        OSError: the file cannot be written.
+        OSError: the file cannot be written; nothing is left of it.
     """
     steps = len(replayed.rewards)
     stride = max(4, math.ceil(steps / FRAMES))  # 4 steps are 50 ms, which a GIF can time
     shown = np.arange(steps - 1, -1, -stride)[::-1]  # the last one is
     frames = list(_frames(replayed, shown, how))
-    part = path.with_name(f".{path.name}.part")
-    options = {"quality": 80} if path.suffix == ".webp" else {}
-    frames[0].save(
-        part,
-        format=FORMATS[path.suffix],
-        save_all=True,
-        append_images=frames[1:],
-        duration=round(stride * STEP / 10) * 10,
-        loop=0,
-        **options,
-    )
-    part.replace(path)
+    part, ending = path.with_name(f".{path.name}.part"), path.suffix.lower()
+    options = {"quality": 80} if ending == ".webp" else {}
+    try:
+        frames[0].save(
+            part,
+            format=FORMATS[ending],
+            save_all=True,
+            append_images=frames[1:],
+            duration=round(stride * STEP / 10) * 10,
+            loop=0,
+            **options,
+        )
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
     return len(frames)
 
 
@@ -261,8 +265,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--how", choices=get_args(How), default="auto", help="to draw: with MuJoCo's renderer or plain")
     options = parser.parse_args(arguments)
     out = options.out
-    if out and out.suffix not in FORMATS:
+    if out and out.suffix.lower() not in FORMATS:
         parser.error(f"--out {out}: give it the ending {', '.join(FORMATS)}")
+    if out and out.is_dir():
+        parser.error(f"--out {out} is a folder; name a file in it")
     if out and not (out.parent.is_dir() and os.access(out.parent, os.W_OK)):
         parser.error(f"--out {out}: the folder {out.parent} is missing or cannot be written; give another")
     try:

@@ -139,6 +139,19 @@ def test_a_table_alone_needs_its_seed_and_no_rewards(table, recording, tmp_path,
     np.testing.assert_array_equal(read.observations, recording.observations)
 
 
+def test_endings_are_known_in_capitals_too(table, replayed, tmp_path):
+    table.to_csv(tmp_path / "LOUD.CSV", index=False)
+    assert replays.read(tmp_path / "LOUD.CSV", 20).seed == 20
+    assert replays.film(taken(replayed, list(range(10))), tmp_path / "FILM.GIF", "plain") == 3
+    with Image.open(tmp_path / "FILM.GIF") as film:
+        assert film.format == "GIF"
+
+
+def test_a_table_without_its_columns_is_told_of_them_before_it_is_asked_for_a_seed(table, tmp_path, capsys):
+    table.drop(columns="obs_hand_x").to_csv(tmp_path / "other.csv", index=False)
+    assert "no column `obs_hand_x`" in refused([tmp_path / "other.csv"], capsys)
+
+
 def test_another_episodes_seed_is_refused(capsys):
     assert replays.main([str(PLANNER), "--seed", "21"]) == 2
     assert "does not start as the episode of seed 21" in capsys.readouterr().err
@@ -179,3 +192,24 @@ def test_files_that_cannot_be_read_are_named(tmp_path, capsys):
 def test_a_film_that_cannot_be_written_is_refused_before_anything_is_done(tmp_path, capsys):
     assert ".gif, .webp, .png" in refused([PLANNER, "--out", tmp_path / "film.mp4"], capsys)
     assert "missing" in refused([PLANNER, "--out", tmp_path / "nowhere" / "film.gif"], capsys)
+    (tmp_path / "film.gif").mkdir()
+    assert "is a folder" in refused([PLANNER, "--out", tmp_path / "film.gif"], capsys)
+
+
+def test_a_film_that_fails_leaves_nothing_behind(replayed, tmp_path, monkeypatch):
+    short, whole = taken(replayed, list(range(10))), tmp_path / "film.gif"
+    whole.mkdir()
+    with pytest.raises(OSError, match="Is a directory"):
+        replays.film(short, whole, "plain")
+    assert list(tmp_path.iterdir()) == [whole]
+    whole.rmdir()
+    save = Image.Image.save
+
+    def full(image, path, **options):
+        save(image, path, **options)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Image.Image, "save", full)
+    with pytest.raises(OSError, match="No space left"):
+        replays.film(short, whole, "plain")
+    assert list(tmp_path.iterdir()) == []
