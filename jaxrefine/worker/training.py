@@ -89,7 +89,7 @@ def train(
     mesh = seed_mesh() if jax.device_count() > 1 else None
     size = seeds_at_once(seeds, _bytes_per_seed(task, batches), int(device_memory() * _SHARE), jax.device_count())
     ends: list[np.ndarray] = []
-    curves: list[Curves] = []
+    curves: list[dict[str, np.ndarray]] = []
     looks: list[np.ndarray] = []
     for begin in range(0, seeds, size):
         # the last chunk is filled up with repetitions, so that it has the compiled shape
@@ -112,27 +112,27 @@ def train(
                 updates=every,
                 mesh=mesh,
             )
-            passed.append(jax.block_until_ready(found))
+            passed.append({name: np.asarray(getattr(found, name)) for name in Curves.__dataclass_fields__})
             seen.append(look(training))
             progress(begin // size * updates + done + every, -(-seeds // size) * updates)
         kept = min(size, seeds - begin)
         ends.append(np.asarray(training.params)[:kept])
-        curves.append(jax.tree.map(lambda *leaves: np.concatenate(leaves, 1)[:kept], *passed))  # noqa: B023
+        curves.append({name: np.concatenate([p[name] for p in passed], 1)[:kept] for name in passed[0]})
         looks.append(np.stack(seen, 1)[:kept])
     save_arrays(folder / "fits.npz", {k: np.asarray(v) for k, v in restore(jnp.concatenate(ends)).items()})
-    whole = jax.tree.map(lambda *leaves: np.concatenate(leaves), *curves)
+    whole = {name: np.concatenate([part[name] for part in curves]) for name in curves[0]}
     tested = np.concatenate(looks)  # (seeds, looks, episodes)
     at = np.arange(tested.shape[1]) * every * batches.groups * batches.episodes
     _write_curves(folder / "curves.parquet", whole, batches)
     _write_looks(folder / "checkpoints.parquet", tested, at, test)
-    steps = whole.length.sum() * batches.groups * batches.episodes
+    steps = whole["length"].sum() * batches.groups * batches.episodes
     return {
         "seeds": seeds,
         "at_once": size,
         "updates": updates,
         "resets": seeds * updates * batches.groups * batches.episodes,
         "env_steps": round(float(steps)),
-        "stopped": int(seeds * updates * batches.epochs - whole.epochs.sum()),
+        "stopped": int(seeds * updates * batches.epochs - whole["epochs"].sum()),
         "looks": [{"resets": int(r), "means": tested[:, i].mean(1).astype(float).tolist()} for i, r in enumerate(at)],
     }
 
@@ -179,12 +179,11 @@ def _bytes_per_seed(task: Task, batches: Batches) -> int:
     return numbers * batches.steps * batches.groups * batches.episodes * _COPIES * jnp.zeros(0).dtype.itemsize
 
 
-def _write_curves(path: Path, curves: Curves, batches: Batches) -> None:
-    seeds, updates = curves.kl.shape
+def _write_curves(path: Path, curves: dict[str, np.ndarray], batches: Batches) -> None:
+    seeds, updates = curves["kl"].shape
     seed, update = np.meshgrid(np.arange(seeds), np.arange(updates), indexing="ij")
     columns = {"seed": seed, "update": update, "resets": (update + 1) * batches.groups * batches.episodes}
-    columns |= {name: getattr(curves, name) for name in curves.__dataclass_fields__}
-    write_parquet(path, [{name: values.ravel() for name, values in columns.items()}])
+    write_parquet(path, [{name: values.ravel() for name, values in (columns | curves).items()}])
 
 
 def _write_looks(path: Path, values: np.ndarray, resets: np.ndarray, test: tuple[int, ...]) -> None:
