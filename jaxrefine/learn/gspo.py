@@ -192,10 +192,18 @@ def update(
     params = ravel_pytree(like)[1](training.params)
     batch = sample(env, policy, env_params, params, jax.random.fold_in(key, training.update), starts, batches)
 
-    def steps(like: Params, training: Training, batch: Batch, hyper: Hyperparameters) -> tuple[Training, Curves]:
+    if not batches.one_by_one:
         return improve(policy, like, training, batch, hyper, batches)
 
-    return (sequential_vmap(steps) if batches.one_by_one else steps)(like, training, batch, hyper)
+    # in dictionaries: JAX builds these trees anew with a bool for every array, which our classes are not made for
+    def steps(like: Params, *parts: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        training, curves = improve(
+            policy, like, Training(**parts[0]), Batch(**parts[1]), Hyperparameters(**parts[2]), batches
+        )
+        return vars(training), vars(curves)
+
+    after, curves = sequential_vmap(steps)(like, vars(training), vars(batch), vars(hyper))
+    return Training(**after), Curves(**curves)
 
 
 def improve(
