@@ -3,8 +3,8 @@
     python -m bench.conversations RUN [RUN ...] [--best-of-n RUN ...] [--figure PATH.svg] [--json PATH]
 
 Prints a table with a row per round of every run, and one with a row per feedback: thousands of tokens that a refinement
-took (the paper's Table 2), and its result by round (the paper's Figure 4). The figure has a panel per task, condition and
-feedback: every conversation a line, every fit seed a thin one, revisions that were set aside hollow, beside the
+took (the paper's Table 2), and its result by round (the paper's Figure 4). The figure has a panel for each condition and
+feedback: every conversation is a line, every fit seed a thin one, revisions that were set aside hollow, beside the
 demonstrator, the first programs and the best of N programs.
 """
 
