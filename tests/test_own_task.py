@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -103,3 +104,41 @@ def test_a_name_that_leads_nowhere_is_told(name: str, says: str, tmp_path: Path,
 def test_a_condition_that_the_task_does_not_know_is_told() -> None:
     with pytest.raises(UserError, match="slick"):
         tasks.get("own_task:room", condition="slick")
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "says"),
+    [
+        ('of="error"', 'of="cold"', "the metric 'discomfort' of .* room is of the entry 'cold', .*: error, reward"),
+        ("state.air\n", "state.sky\n", "fails in its first step: AttributeError: .*sky"),
+        ('name="room"', 'name="../room"', "the task's name is '../room'"),
+    ],
+)
+def test_a_mistake_in_it_is_told_before_a_model_is_asked(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    right: str,
+    wrong: str,
+    says: str,
+) -> None:
+    text = Path(own_task.__file__).read_text()
+    assert text.count(right) == 1
+    (tmp_path / "mistaken_task.py").write_text(text.replace(right, wrong))
+    own_task.demonstrate(tmp_path / "room.npz")
+    (tmp_path / "00.md").write_text(fenced(PROGRAM.format(loss=0.0)))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    options = ["task=own", "task.name=mistaken_task:room", "llm=scripted", "llm.path=.", "run=mine"]
+    monkeypatch.setattr(sys, "argv", ["jaxrefine", *options])
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+    for held in ("_started", "_mistakes", "_failures"):
+        monkeypatch.setattr(f"jaxrefine.main.{held}", [])
+    try:
+        with pytest.raises(SystemExit) as stop:
+            main()
+    finally:
+        sys.modules.pop("mistaken_task", None)
+    assert stop.value.code == 2
+    assert re.search(says, capsys.readouterr().err)
+    assert not list(tmp_path.rglob("transcript.jsonl"))

@@ -34,6 +34,10 @@ class ProcessEndedError(Exception):
         self.own = own
 
 
+class BrokenProtocolError(ProcessEndedError):
+    """It was killed, alive, for what it said: a line that is no reply, or none of its call's form."""
+
+
 class Connection:
     """A process that answers one request after the other."""
 
@@ -101,7 +105,8 @@ class Connection:
             A reply that is no progress.
 
         Raises:
-            ProcessEndedError: the process ended, or was killed for breaking a limit or the protocol.
+            ProcessEndedError: the process ended, or was killed for breaking a limit.
+            BrokenProtocolError: it was killed for breaking the protocol.
         """
         self._number += 1
         line = json.dumps({"call": self._number, **request}).encode() + b"\n"
@@ -114,7 +119,7 @@ class Connection:
             raise self._ended()
         except NoReplyError as error:
             self.close()
-            raise ProcessEndedError(f"broke the protocol of its answers with {error}") from error
+            raise BrokenProtocolError(f"broke the protocol of its answers with {error}") from error
         except BaseException:
             # whatever went wrong, an interrupt included: an answer that comes now would be taken for the next one's
             self.close()

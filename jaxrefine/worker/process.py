@@ -17,7 +17,7 @@ from jaxrefine.run.files import disk_error
 from jaxrefine.sandbox import Backend, Jail, choose
 from jaxrefine.worker.api import Progress
 from jaxrefine.worker.calls import CALLS, Call, Reply, plain
-from jaxrefine.worker.connection import Connection, ProcessEndedError
+from jaxrefine.worker.connection import BrokenProtocolError, Connection, ProcessEndedError
 from jaxrefine.worker.modules import modules_beside, readable
 from jaxrefine.worker.outbox import NotAFileError, Outbox, remove_tree
 
@@ -59,15 +59,19 @@ class TaskChoice:
 
 
 class WorkerDefectError(RuntimeError):
-    """An exception in the process that is neither the program's fault nor a person's; the text is its traceback."""
+    """An exception in the process that is neither the program's fault nor a person's, or an answer of no known form.
+
+    The text is its traceback, or what was wrong with the answer.
+    """
 
 
 class ProcessWorker:
     """Answers as ``Worker`` does, from a process in a jail that is started at the first call.
 
-    A call during which the process ends, or breaks a limit, raises ``ProgramError`` if it is about a program; the next
-    call starts another process. Use as a context manager, or call ``close``: the process ends then. It also ends with
-    the host, however that ends, if calls are made in a thread that lives as long.
+    A call during which the process ends, or breaks a limit or the protocol, raises ``ProgramError`` if it is about a
+    program; the next call starts another process. Where a call is about none, an end is a ``UserError``, and a broken
+    protocol a ``WorkerDefectError``. Use as a context manager, or call ``close``: the process ends then. It also ends
+    with the host, however that ends, if calls are made in a thread that lives as long.
 
     What a call writes appears in its folder after the call has succeeded, never in part.
     """
@@ -197,11 +201,23 @@ class ProcessWorker:
     def _mishap(self, method: str, end: ProcessEndedError, connection: Connection, about_program: bool) -> Exception:
         words = connection.last_words
         said = f" The last it printed: {words[-500:]}" if end.own and words else ""
+        broken = isinstance(end, BrokenProtocolError)
+        if broken and not about_program:
+            return WorkerDefectError(
+                f"the worker process (jail: {self.backend}) {end}, asked for `{method}`, which is about no program"
+            )
         if not about_program:
             return UserError(f"the worker process (jail: {self.backend}) {end}.{said or ' Try again.'}")
         if end.own:
             what = f"The program ended the process that ran it: during `{method}` the process {end}."
             advice = "Look for arrays that need too much memory and for code that is not plain array arithmetic."
+        elif broken:
+            what = f"The process that ran the program was stopped: during `{method}` it {end}."
+            # whoever holds the channel can say anything on it, so nobody can tell the two apart
+            advice = (
+                "Either the program wrote to the channel of the answers, and must not, or this is a defect of "
+                "jaxrefine, which no other program will mend."
+            )
         else:
             what = f"The process that ran the program was stopped: during `{method}` it {end}."
             advice = "Look for loops that are unrolled when they are traced and for arrays that are larger than needed."
