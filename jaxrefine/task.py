@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -74,14 +75,14 @@ class Task:
     """Everything that the method needs to know of a task; nothing elsewhere depends on which task it is.
 
     Attributes:
-        name: as it is chosen.
+        name: as it is chosen; run directories are named after it, so it holds letters, digits, ``_``, ``-`` and ``.``.
         class_name: the class that a policy program defines.
         text: what the model is told of the task, Markdown.
         make_env: builds the environment and its default parameters.
         metric: how an episode is scored.
         protocol: which episodes count.
         demonstration_path: the recorded episode.
-        condition: the environment's, by name; the text says nothing of it.
+        condition: the environment's, by name, of the same characters; the text says nothing of it.
         episodes_differ_in: what changes from episode to episode, in the plural, as the prompts say it.
         further_metrics: reported beside the metric; nothing is chosen by them.
     """
@@ -98,6 +99,13 @@ class Task:
     further_metrics: tuple[Metric, ...] = ()
 
     def __post_init__(self) -> None:
+        for what, name in (("name", self.name), ("condition", self.condition)):
+            # a path in it would put the run elsewhere than the user said
+            if not re.fullmatch(r"\w[\w.-]*", name):
+                raise ValueError(
+                    f"the task's {what} is {name!r}; run directories are named after it, so it must hold letters, "
+                    "digits, _, - and . alone, and start with a letter or digit"
+                )
         keys = ["value", *(metric.key for metric in self.further_metrics)]
         if len({*keys, "fit_seed", "seed", "steps", "terminated"}) != len(keys) + 4:
             raise ValueError(
@@ -133,7 +141,8 @@ def get(name: str, demonstration: Path | None = None, condition: str = "stock", 
             and a choice of text and returns the task.
         demonstration: another one than the condition's own.
         condition: of the environment.
-        text: which of the task's texts the model is told.
+        text: which of the task's texts the model is told. A task of your own gets it, and its function answers for it:
+            one with a single text may ignore it.
 
     Raises:
         UserError: there is no such task, condition or text; the message lists those that exist.

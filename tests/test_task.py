@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +8,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from toy import SCHEMA, demonstration
+from toy import SCHEMA, demonstration, make_task
 
 from envs.base import Column, Schema
 from envs.car_racing.conditions import CONDITIONS
@@ -139,6 +140,14 @@ def test_a_column_named_twice_is_refused() -> None:
 def test_seeds_for_choosing_may_not_be_test_seeds() -> None:
     with pytest.raises(ValueError, match=r"overlap the test seeds: \[3\]"):
         EvaluationProtocol((1, 2, 3), (3, 4), (5,), 10, False)
+
+
+@pytest.mark.parametrize("name", ["", "../x", "a/b", "/abs", ".", "..", ".hidden", "-x", "a\\b", "a b", "a\0", "a\n"])
+@pytest.mark.parametrize("what", ["name", "condition"])
+def test_a_name_that_would_lead_elsewhere_is_refused(tmp_path: Path, what: str, name: str) -> None:
+    with pytest.raises(ValueError, match=f"the task's {what} is .* letters, digits"):
+        replace(make_task(tmp_path), **{what: name})
+    assert getattr(replace(make_task(tmp_path), **{what: "Größe_2-b.1"}), what) == "Größe_2-b.1"
 
 
 def test_car_racing_is_the_papers_protocol() -> None:
