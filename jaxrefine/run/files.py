@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -94,7 +95,10 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Remove the temporary files that killed writers left anywhere below `folder`."""
-    for leftover in folder.rglob(TEMPORARY_PREFIX + "*"):
-        if leftover.is_file():
+    """Remove what killed writers left under temporary names anywhere below `folder`."""
+    for leftover in list(folder.rglob(TEMPORARY_PREFIX + "*")):
+        # a jailed process may have put a folder or a link where a file was expected
+        if leftover.is_dir() and not leftover.is_symlink():
+            shutil.rmtree(leftover, ignore_errors=True)
+        else:
             leftover.unlink(missing_ok=True)

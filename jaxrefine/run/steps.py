@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from jaxrefine.errors import UserError
@@ -96,7 +97,9 @@ class Steps:
             except Exception as error:
                 wall_s = round(time.perf_counter() - start, 4)
                 text = str(error) or type(error).__name__
-                self.emit("step_failed", step=name, label=label, wall_s=wall_s, error=text)
+                # a full disk refuses this event too; what is told is what it refused first
+                with suppress(UserError):
+                    self.emit("step_failed", step=name, label=label, wall_s=wall_s, error=text)
                 raise
             self._log.append(end)
             self._finished[name] = end

@@ -68,8 +68,14 @@ def test_leftovers_of_a_killed_writer_are_swept(tmp_path: Path) -> None:
     RunDirectory.create(tmp_path).close()
     (tmp_path / "round_1").mkdir()
     (tmp_path / "round_1" / ".tmp-rollouts.parquet").write_bytes(b"half")
+    (tmp_path / "round_1" / ".tmp-fits.npz" / "deep").mkdir(parents=True)
+    (tmp_path / "mine").write_text("kept")
+    (tmp_path / "round_1" / ".tmp-weights.npz").symlink_to(tmp_path / "mine")
+    (tmp_path / "round_1" / ".tmp-start.npz").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "round_1" / ".tmp-folder").symlink_to(tmp_path)
     with RunDirectory.open(tmp_path):
         assert not list(tmp_path.rglob(".tmp*"))
+    assert (tmp_path / "mine").read_text() == "kept"
 
 
 def test_create_refuses_a_run_and_open_refuses_none(tmp_path: Path) -> None:
