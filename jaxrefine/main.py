@@ -81,9 +81,13 @@ def execute(config: Config) -> str | None:
         _settle_options(config, run)
         if not backend.strong:
             run.notice(f"the model's code is held by {backend.name} alone; `apt install bubblewrap` makes it stronger")
+        run.emit("sandbox_chosen", name=backend.name)
         try:
             with _worker(config, demonstration, run, backend) as worker:
+                if ":" in config.task.name:
+                    worker.device()  # starts it, so that a mistake in the task is told before a model is asked anything
                 summary = run_experiment(config, task, run, client, worker, backend)
+                _tell_of_earlier_sandboxes(summary, run, backend)
         except KeyboardInterrupt:
             console.print(f"\nstopped; the same command with run={run.path} goes on from the last finished step")
             raise
@@ -104,10 +108,25 @@ def _worker(config: Config, demonstration: Path | None, run: RunDirectory, backe
     )
 
 
+def _tell_of_earlier_sandboxes(summary: dict[str, Any], run: RunDirectory, backend: Backend) -> None:
+    """Into ``summary.json``: which others held code of which this run keeps results."""
+    found: list[str] = []
+    holding: str | None = None
+    for event in run.events:
+        if event["event"] == "sandbox_chosen":
+            holding = event["name"]
+        elif event["event"] == "step_finished" and holding is not None and holding not in (backend.name, *found):
+            found.append(holding)
+    summary["provenance"]["sandbox"]["earlier"] = found
+    run.write_json("summary.json", summary)
+
+
 def _new_path(config: Config, task: tasks.Task) -> Path:
     stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
     what = task.name if task.condition == "stock" else f"{task.name}-{task.condition}"
     base = Path(config.out) / f"{what}-{config.method.name}-{config.llm.chain}-{stamp}"
+    if base.parent != Path(config.out):
+        raise UserError(f"llm.chain is {config.llm.chain!r}; run directories are named after it, so it may hold no /")
     number, path = 1, base
     while path.exists():  # two runs of one second
         number += 1

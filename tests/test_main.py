@@ -15,8 +15,10 @@ import pandas as pd
 import pytest
 
 from jaxrefine import task as tasks
-from jaxrefine.main import main
+from jaxrefine.main import _tell_of_earlier_sandboxes, main
 from jaxrefine.methods.clients import _bundled
+from jaxrefine.run import RunDirectory
+from jaxrefine.sandbox import Backend, choose
 
 SMALL = ["refine.rollouts=4", "refine.rounds=1", "fit.updates=40", "seeds=2"]
 
@@ -136,7 +138,7 @@ def test_a_transcript_that_ends_early_says_where_and_keeps_the_run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, short_transcript: Path
 ) -> None:
     run = tmp_path / "run"
-    status, _, err = call(monkeypatch, capsys, f"llm.path={short_transcript}", f"run={run}", *SMALL)
+    status, _, err = call(monkeypatch, capsys, f"llm.path={short_transcript}", f"run={run}", "sandbox=limits", *SMALL)
     assert status == 2
     assert "the transcript ends here" in err
     assert f"the same command with run={run}" in err
@@ -151,7 +153,50 @@ def test_a_transcript_that_ends_early_says_where_and_keeps_the_run(
     status, out, err = call(monkeypatch, capsys, f"run={run}", *SMALL)
     assert status == 0, err
     assert "model decides" in out
-    assert json.loads((run / "summary.json").read_text())["resources"]["llm_calls"] >= 3
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["resources"]["llm_calls"] >= 3
+    now = choose().name
+    assert summary["provenance"]["sandbox"] == {
+        "analyses": now, "programs": now, "earlier": [] if now == "limits" else ["limits"],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("events", "earlier"),
+    [
+        ([], []),
+        (["now", "step"], []),
+        (["step", "now", "step"], []),  # of a program version that did not say
+        (["old", "step", "now", "step"], ["old"]),
+        (["old", "now", "step"], []),  # nothing was done under it
+        (["old", "step", "step", "now", "step", "older", "step", "old", "step", "now"], ["old", "older"]),
+    ],
+)
+def test_the_summary_names_every_sandbox_that_worked_on_the_run(
+    tmp_path: Path, events: list[str], earlier: list[str]
+) -> None:
+    backend = Backend()
+    backend.name = "now"
+    summary: dict[str, Any] = {"provenance": {"sandbox": {"analyses": "now"}}}
+    with RunDirectory.create(tmp_path) as run:
+        for number, event in enumerate(events):
+            if event == "step":
+                run.step(f"step {number}", lambda: None)
+            else:
+                run.emit("sandbox_chosen", name=event)
+        _tell_of_earlier_sandboxes(summary, run, backend)
+        assert run.read_json("summary.json") == summary
+    assert summary["provenance"]["sandbox"] == {"analyses": "now", "earlier": earlier}
+
+
+def test_a_chain_that_would_lead_elsewhere_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    status, _, err = call(monkeypatch, capsys, "llm=scripted", "llm.path=x", "llm.chain=a/../../../b", "out=runs")
+    assert status == 2
+    assert "llm.chain is 'a/../../../b'" in err
+    assert not list(tmp_path.iterdir())
 
 
 def command(*arguments: str) -> list[str]:
