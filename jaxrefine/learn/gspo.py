@@ -23,8 +23,8 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from jaxrefine.learn.advantage import by_similar_state, by_step, reward_to_go
 from jaxrefine.learn.gaussian import log_prob
 from jaxrefine.learn.mesh import map_seeds
-from jaxrefine.learn.rollout import act, advance, fold_in_each
-from jaxrefine.learn.types import Environment, Info, Observation, Params, Policy
+from jaxrefine.learn.trajectories import Batch, sample
+from jaxrefine.learn.types import Environment, Observation, Params, Policy
 
 
 @struct.dataclass
@@ -114,16 +114,6 @@ class Curves:
     epochs: Int[Array, "*updates"]
 
 
-@struct.dataclass
-class Batch:
-    """One update's trajectories; what stands in steps that are not ``valid`` means nothing and has no effect."""
-
-    observation: Observation  # (T, ..., E)
-    action: Float[Array, "..."]  # (T, A, E)
-    reward: Float[Array, "..."]  # (T, E)
-    valid: Bool[Array, "..."]  # (T, E)
-
-
 def start(params: Params) -> Training:
     """The state before the first update, of one seed."""
     vector, _ = ravel_pytree(params)
@@ -190,7 +180,10 @@ def update(
 ) -> tuple[Training, Curves]:
     """Sample a batch with the policy as it is, then take ``epochs`` gradient steps on it; one seed."""
     params = ravel_pytree(like)[1](training.params)
-    batch = sample(env, policy, env_params, params, jax.random.fold_in(key, training.update), starts, batches)
+    batch = sample(
+        env, policy, env_params, params, jax.random.fold_in(key, training.update), starts,
+        groups=batches.groups, episodes=batches.episodes, steps=batches.steps,
+    )  # fmt: skip
 
     if not batches.one_by_one:
         return improve(policy, like, training, batch, hyper, batches)
@@ -254,47 +247,6 @@ def improve(
         **{name: values[-1] for name, values in found.items()},
     )
     return Training(vector, optimizer, training.update + 1), curves
-
-
-def sample(
-    env: Environment,
-    policy: Policy,
-    env_params: Any,
-    params: Params,
-    key: Key[Array, ""],
-    starts: int | Int[Array, ""],
-    batches: Batches,
-) -> Batch:
-    """Drive ``episodes`` trajectories from each of ``groups`` initial conditions, drawn with replacement."""
-    start_key, drive_key = jax.random.split(key)
-    index = jnp.repeat(jax.random.randint(start_key, (batches.groups,), 0, starts), batches.episodes)
-    keys = jax.random.split(drive_key, len(index))
-    observation, state = jax.vmap(env.reset_to, (None, 0))(env_params, index)
-
-    def actions(keys: Key[Array, "E"], observation: Observation) -> tuple[Array, Array, Info]:
-        return jax.vmap(act, (None, None, None, 0, 0))(policy, params, jnp.asarray(True), keys, observation)
-
-    def step(carry: tuple[Observation, Any, Array], t: Array) -> tuple[tuple[Observation, Any, Array], Batch]:
-        observation, state, running = carry
-        following, state, seen, _ = advance(
-            env, actions, env_params, fold_in_each(keys, t), observation, state, running
-        )
-        kept = Batch(seen.observation, seen.action, seen.reward, seen.valid)
-        return (following, state, running & ~seen.done), jax.tree.map(lambda x: jnp.moveaxis(x, 0, -1), kept)
-
-    _, batch = jax.lax.scan(step, (observation, state, jnp.ones(len(index), bool)), jnp.arange(batches.steps))
-    # a policy may have no finite value or gradient at what a finished episode's environment shows, and 0 * inf is NaN
-    first = jax.tree.map(lambda x: x[:1], batch)
-
-    def sound(leaf: Array, leaf_first: Array) -> Array:
-        return jnp.where(batch.valid.reshape(batches.steps, *(1,) * (leaf.ndim - 2), -1), leaf, leaf_first)
-
-    return Batch(
-        jax.tree.map(sound, batch.observation, first.observation),
-        sound(batch.action, first.action),
-        sound(batch.reward, jnp.zeros_like(first.reward)),
-        batch.valid,
-    )
 
 
 def log_likelihood(policy: Policy, params: Params, batch: Batch) -> tuple[Float[Array, "T E"], Float[Array, "T E"]]:

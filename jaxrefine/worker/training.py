@@ -98,7 +98,8 @@ def train(
         training = jax.vmap(start)({name: jnp.asarray(value[number]) for name, value in starts.items()})
         keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.fold_in(key, 0), jnp.asarray(part))
         seen, passed = [look(training)], []
-        for done in range(0, updates, every):
+        for done in range(1, updates + 1):
+            # one update a call: every budget, and every distance between looks, has the same compiled function
             training, found = train_seeds(
                 task.env,
                 program.apply,
@@ -109,12 +110,13 @@ def train(
                 jax.tree.map(lambda leaf: jnp.broadcast_to(jnp.asarray(leaf), len(part)), hyper),  # noqa: B023
                 starts=initial_conditions,
                 batches=batches,
-                updates=every,
+                updates=1,
                 mesh=mesh,
             )
             passed.append({name: np.asarray(getattr(found, name)) for name in Curves.__dataclass_fields__})
-            seen.append(look(training))
-            progress(begin // size * updates + done + every, -(-seeds // size) * updates)
+            if done % every == 0:
+                seen.append(look(training))
+            progress(begin // size * updates + done, -(-seeds // size) * updates)
         kept = min(size, seeds - begin)
         ends.append(np.asarray(training.params)[:kept])
         curves.append({name: np.concatenate([p[name] for p in passed], 1)[:kept] for name in passed[0]})
@@ -168,7 +170,7 @@ def _hyperparameters(options: Mapping[str, Any], updates: int) -> Hyperparameter
 
 
 def _every(updates: int, looks: int) -> int:
-    """Updates from look to look: a divisor, so that one compiled function carries all of them out."""
+    """Updates from look to look: a divisor, so that the last look is at the end."""
     least = -(-updates // max(1, looks))
     return next(n for n in range(least, updates + 1) if updates % n == 0)
 

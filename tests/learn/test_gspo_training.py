@@ -117,10 +117,36 @@ def assert_close(ours: list[np.ndarray], theirs: list[np.ndarray]) -> None:
         np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-9)
 
 
+def _alike(ours: list[np.ndarray], theirs: list[np.ndarray]) -> None:
+    """In float32."""
+    for a, b in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6)
+
+
+def test_batches_of_several_seeds_are_those_of_each() -> None:
+    field, sizes = Field(jnp.asarray(STARTS), jnp.asarray(jnp.nan)), {"groups": 2, "episodes": 3, "steps": LIMIT}
+    keys = jax.random.split(jax.random.key(0), 4)
+    params = {name: jnp.asarray(value) * jnp.array([1.0, 0.5, 2.0, 1.0]) for name, value in PARAMS.items()}
+
+    def one(params, key):
+        return vars(gspo.sample(ENV, linear, field, params, key, 3, **sizes))
+
+    together = jax.vmap(one)(params, keys)
+    for i, key in enumerate(keys):
+        alone = one({name: value[i] for name, value in params.items()}, key)
+        _alike(leaves(jax.tree.map(lambda leaf, i=i: leaf[i], together)), leaves(alone))
+    of_one = {name: value[0] for name, value in params.items()}
+    several = jax.vmap(one, (None, 0))(of_one, keys)  # the same policy, other keys
+    _alike(leaves(jax.tree.map(lambda leaf: leaf[0], several)), leaves(one(of_one, keys[0])))
+    fields = Field(jnp.stack([field.starts, field.starts]), jnp.stack([field.junk, field.junk]))
+    apart = jax.vmap(lambda f: vars(gspo.sample(ENV, linear, f, of_one, keys[0], 3, **sizes)))(fields)
+    _alike(leaves(jax.tree.map(lambda leaf: leaf[1], apart)), leaves(one(of_one, keys[0])))
+
+
 def test_a_batch_is_what_the_environment_and_the_policy_did() -> None:
     params = {name: jnp.asarray(value) for name, value in PARAMS.items()}
-    field, batches = Field(jnp.asarray(STARTS), jnp.asarray(jnp.nan)), Batches(groups=20, episodes=3, steps=LIMIT + 2)
-    sampled = [gspo.sample(ENV, linear, field, params, jax.random.key(k), 3, batches) for k in range(2)]
+    field, sizes = Field(jnp.asarray(STARTS), jnp.asarray(jnp.nan)), {"groups": 20, "episodes": 3, "steps": LIMIT + 2}
+    sampled = [gspo.sample(ENV, linear, field, params, jax.random.key(k), 3, **sizes) for k in range(2)]
     x, action, reward, valid = (np.asarray(a) for a in jax.tree.leaves(sampled[0]))
     first = x[0].reshape(20, 3)
     assert (first == first[:, :1]).all(), "a group shares its start"
