@@ -18,7 +18,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from hydra import compose, initialize_config_module
+from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from rich.console import Console
 from rich.table import Table
@@ -108,7 +108,7 @@ def _table(chosen: argparse.Namespace) -> int:
 
 
 def _config(overrides: Sequence[str]) -> Config:
-    with initialize_config_module("jaxrefine.conf", version_base="1.3"):
+    with initialize_config_dir(str(files("jaxrefine").joinpath("conf")), version_base="1.3"):
         config = OmegaConf.to_object(compose("config", list(overrides)))
     assert isinstance(config, Config)
     return config
