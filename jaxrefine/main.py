@@ -23,7 +23,7 @@ from jaxrefine.config import Config, register
 from jaxrefine.errors import UserError
 from jaxrefine.methods.clients import make_client
 from jaxrefine.methods.experiment import check_options, run_experiment
-from jaxrefine.report import write_report
+from jaxrefine.report import require_tensorboard, write_report, write_tensorboard
 from jaxrefine.run import Console, RunDirectory, print_summary
 from jaxrefine.sandbox import Backend, Mode, choose
 from jaxrefine.worker import ProcessWorker, TaskChoice, WorkerLimits, spare_the_device
@@ -32,7 +32,7 @@ from jaxrefine.worker import ProcessWorker, TaskChoice, WorkerLimits, spare_the_
 _MAY_CHANGE = {
     "run", "out", "llm.provider", "llm.model", "llm.reasoning_effort", "llm.api", "llm.strict", "llm.path",
     "llm.base_url", "llm.api_key_env", "llm.timeout", "llm.max_retries", "llm.max_calls", "llm.max_tokens",
-    "llm.max_cost", "llm.prices", "sandbox", "worker.memory_mb", "worker.check_s", "worker.call_s",
+    "llm.max_cost", "llm.prices", "rl.tensorboard", "sandbox", "worker.memory_mb", "worker.check_s", "worker.call_s",
 }  # fmt: skip
 
 # what the jobs of this command came to; Hydra would print its own words about an exception
@@ -67,6 +67,8 @@ def execute(config: Config) -> str | None:
     demonstration = Path(config.task.demonstration) if config.task.demonstration else None
     task = tasks.get(config.task.name, demonstration, config.task.condition, config.task.text)
     check_options(config)
+    if config.rl.tensorboard:
+        require_tensorboard()
     backend = choose(cast("Mode", config.sandbox))
     spare_the_device()
     _ = task.demonstration  # its mistakes are told before anything is made
@@ -96,6 +98,8 @@ def execute(config: Config) -> str | None:
                 f"{error}\nthe run so far is kept; with this mended, the same command with run={run.path} goes on"
             ) from error
         write_report(run.path)
+        if config.rl.tensorboard:
+            console.print(f"curves:  tensorboard --logdir {write_tensorboard(run.path)}")
         print_summary(summary, console)
         return None if summary["status"] != "failed" else str(summary["reason"])
 
