@@ -3,9 +3,9 @@
     python -m bench.conversations RUN [RUN ...] [--best-of-n RUN ...] [--figure PATH.svg] [--json PATH]
 
 Prints a table with a row per round of every run, and one with a row per feedback: thousands of tokens that a refinement
-took (the paper's Table 2), and its result by round (the paper's Figure 4). The figure has a panel for each condition and
-feedback: every conversation is a line, every fit seed a thin one, revisions that were set aside hollow, beside the
-demonstrator, the first programs and the best of N programs.
+took (the paper's Table 2), and its result by round (the paper's Figure 4). The figure has a panel for each condition
+and feedback: every conversation is a line, every fit seed a thin one, revisions that were set aside are hollow, beside
+the demonstrator and the best of N first programs.
 """
 
 from __future__ import annotations
