@@ -38,7 +38,7 @@ def refine(rounds: Rounds) -> tuple[list[Round], str | None]:
             current.decision = decision.kind
             if decision.kind == "done":
                 return done, None
-            following = rounds.revised(done[-1].number + 1, reply)
+            following = rounds.revised(done[-1].number + 1, reply, current)
         except RoundFailedError as failure:
             return done, str(failure)
         following.changes = " ".join(find_section(reply, "Changes").split())[:CHANGES_KEPT]

@@ -94,7 +94,7 @@ class Rounds:
         """A program from the task's text alone, fitted and evaluated."""
         self.run.emit("round_started", round=number)
         reply, request = self.conversation.ask("generate", number)
-        return self._complete(Round(number), reply, request)
+        return self._complete(Round(number), reply, request, None)
 
     def builtin(self, source: str) -> Round:
         """Round 0 with a program of our own, which no model is asked for.
@@ -109,13 +109,14 @@ class Rounds:
                 raise RoundFailedError(problem)
         return only
 
-    def revised(self, number: int, reply: str) -> Round:
-        """A round whose program a decision brought."""
+    def revised(self, number: int, reply: str, before: Round) -> Round:
+        """A round whose program a decision on an earlier one brought."""
         self.run.emit("round_started", round=number)
-        return self._complete(Round(number), reply, "")
+        return self._complete(Round(number), reply, "", before)
 
-    def _complete(self, current: Round, reply: str, request: str) -> Round:
+    def _complete(self, current: Round, reply: str, request: str, before: Round | None) -> Round:
         self._program(current, reply, request)
+        self._structure(current, before)
         return current
 
     def _program(self, current: Round, reply: str, request: str) -> None:
@@ -149,6 +150,23 @@ class Rounds:
             f"round {k} has no usable program after {len(problems)} attempts; the last problem: "
             f"{problems[-1].split(': ', 1)[1]} All are in {self.run.path / f'round_{k}' / 'checks.txt'}"
         )
+
+    def _structure(self, current: Round, before: Round | None) -> None:
+        """The program's semantic graph, and what changed in it, into files."""
+        folder = f"round_{current.number}"
+
+        def structure() -> dict[str, Any]:
+            found = self.worker.structure(current.source, None if before is None else before.source)
+            self.run.write_json(f"{folder}/graph.json", found["graph"])
+            if before is None:
+                return {"line": f"{len(found['graph']['summary']['latents'])} latents in the graph"}
+            self.run.write_json(f"{folder}/graph_changes.json", {"before": before.number, **found["changes"]})
+            self.run.write_text(f"{folder}/graph_changes.txt", found["text"] + "\n")
+            latents = found["changes"]["latents"]
+            counts = ", ".join(f"{len(latents[key])} {key}" for key in ("added", "removed", "rewired"))
+            return {"line": f"latents against round {before.number}: {counts}"}
+
+        self._step(current, "structure", structure, "read the structure")
 
     def _hold_to_its_file(self, current: Round) -> None:
         """A round's program is what its file says: people read it there, and other commands run it from there."""
@@ -260,7 +278,6 @@ class Rounds:
             )
             self.run.write_text(f"round_{current.number}/battery.txt", found.pop("text"))
             self.run.write_json(f"round_{current.number}/battery.json", found.pop("numbers"))
-            self.run.write_json(f"round_{current.number}/graph.json", found.pop("graph"))
             return found | {"line": f"{found['latents']} latents held at their means, {found['env_steps']:,} steps"}
 
         if current.battery is None:

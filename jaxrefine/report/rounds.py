@@ -103,6 +103,8 @@ class Round:
     program: str | None
     reply: str | None
     checks: str | None
+    structure: str | None
+    battery: str | None
     analyses: tuple[Analysis, ...]
 
 
@@ -150,6 +152,8 @@ def read_round(index: int, folder: Path, entry: JSON, decision: str | None, gaps
         program=read_text(folder / "policy.py"),
         reply=read_text(folder / "decision.md"),
         checks=read_text(folder / "checks.txt"),
+        structure=read_text(folder / "graph_changes.txt"),
+        battery=read_text(folder / "battery.txt"),
         analyses=_analyses(folder),
     )
 

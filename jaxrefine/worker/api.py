@@ -7,7 +7,7 @@ can be answered by another process, and nobody above this room ever holds a load
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,15 +24,16 @@ from jaxrefine.learn.rollout import key_per_episode, rollout
 from jaxrefine.policy.ablation import hold
 from jaxrefine.policy.checks import check_program
 from jaxrefine.policy.graph import semantic_graph
+from jaxrefine.policy.graph_diff import diff
 from jaxrefine.policy.mlp import mlp_of
 from jaxrefine.policy.program import PolicySpec, Program, load_program
 from jaxrefine.policy.source import ProgramError
-from jaxrefine.stats import describe
 from jaxrefine.tables import column_names, to_columns, write_parquet
 from jaxrefine.task import Task
 from jaxrefine.worker import battery, checks
 from jaxrefine.worker.arrays import load_arrays, save_arrays
 from jaxrefine.worker.excerpt import excerpt
+from jaxrefine.worker.samples import plain, ranged, sample
 from jaxrefine.worker.training import train
 
 Progress = Callable[[int, int], None]
@@ -129,6 +130,20 @@ class Worker:
             "latents": list(program.latents),
         }
 
+    def structure(self, source: str, before: str | None) -> dict[str, Any]:
+        """The semantic graph of a program, and how it differs from an earlier one's; see ``graph_diff``.
+
+        Returns:
+            ``{"graph": {...}, "changes": {...} | None, "text": str}``, the latter two of the difference, in numbers and
+            in words.
+        """
+        graph = semantic_graph(self._load(source), self.task.schema)
+        if before is None:
+            return {"graph": graph.to_json(), "changes": None, "text": ""}
+        # not by _load, which would forget what was compiled for the program that goes on
+        changes = diff(semantic_graph(load_program(before, self._spec), self.task.schema), graph)
+        return {"graph": graph.to_json(), "changes": changes.to_json(), "text": changes.describe()}
+
     def fit(self, source: str, seeds: int, folder: Path) -> dict[str, Any]:
         """Fit a program to the demonstration from ``seeds`` independent seeds at once.
 
@@ -160,14 +175,14 @@ class Worker:
         every = self.fit_settings.check_every
         looks = (1 + np.arange(result.train_nll.shape[1])) * every
         return {
-            "train_nll": _plain(result.best_train_nll),
-            "validation_nll": _plain(result.best_validation_nll),
-            "updates": _plain(result.updates),
-            "skipped": _plain(result.skipped),
+            "train_nll": plain(result.best_train_nll),
+            "validation_nll": plain(result.best_validation_nll),
+            "updates": plain(result.updates),
+            "skipped": plain(result.skipped),
             "curves": {
                 "steps": looks.tolist(),
-                "train": _plain(result.train_nll),
-                "validation": _plain(result.validation_nll),
+                "train": plain(result.train_nll),
+                "validation": plain(result.validation_nll),
             },
         }
 
@@ -228,17 +243,17 @@ class Worker:
         means = values[:, is_test].mean(axis=1)
         return {
             "chosen": chosen,
-            "metric": _sample(values[chosen, is_test], "episodes"),
-            "further": {key: _sample(value[chosen, is_test], "episodes") for key, value in further.items()},
+            "metric": sample(values[chosen, is_test], "episodes"),
+            "further": {key: sample(value[chosen, is_test], "episodes") for key, value in further.items()},
             "per_episode": [
                 {"seed": int(seeds[i]), "value": float(values[chosen, i]), "steps": int(steps[chosen, i])}
                 | {key: float(value[chosen, i]) for key, value in further.items()}
                 for i in np.flatnonzero(is_test)
             ],
-            "validation": _sample(values[chosen, ~is_test], "episodes"),
-            "validation_values": _plain(values[chosen, ~is_test]),
-            "means": _plain(means),
-            "fits": _sample(means, "fit seeds"),
+            "validation": sample(values[chosen, ~is_test], "episodes"),
+            "validation_values": plain(values[chosen, ~is_test]),
+            "means": plain(means),
+            "fits": sample(means, "fit seeds"),
             "episodes": int(values.size),
             "test_episodes": int(values[:, is_test].size),
             "env_steps": int(steps.sum()),
@@ -292,8 +307,8 @@ class Worker:
             "episodes": episodes,
             "mean_action_episodes": int(by_mean),
             "rows": rows,
-            "returns_by_mean": _ranged(returns[~sampled]),
-            "returns_sampled": _ranged(returns[sampled]),
+            "returns_by_mean": ranged(returns[~sampled]),
+            "returns_sampled": ranged(returns[sampled]),
         }
 
     def excerpt(self, folder: Path, episodes: int, characters: int) -> dict[str, Any]:
@@ -311,8 +326,8 @@ class Worker:
             ablated: the first so many rollout seeds are driven again by the mean action with each latent held.
 
         Returns:
-            ``{"text": str, "numbers": {title: ...}, "graph": the program's semantic graph, "latents": int, "episodes":
-            int, "env_steps": int}``; the last three say what the ablation of every latent took.
+            ``{"text": str, "numbers": {title: ...}, "latents": int, "episodes": int, "env_steps": int}``; the last
+            three say what the ablation of every latent took.
         """
         program = self._load(source)
         graph = semantic_graph(program, self.task.schema)
@@ -324,12 +339,7 @@ class Worker:
         metric = self.task.metric
         names = [list(graph.latents)[i] for i in held]
         found.append(checks.ablation(names, means[held], values, metric.better, metric.name))
-        return battery.compose(found) | {
-            "graph": graph.to_json(),
-            "latents": len(held),
-            "episodes": values.size,
-            "env_steps": steps,
-        }
+        return battery.compose(found) | {"latents": len(held), "episodes": values.size, "env_steps": steps}
 
     def _ablate(
         self, held: HeldPolicy, folder: Path, rows: np.ndarray, at: np.ndarray, ablated: int
@@ -377,27 +387,3 @@ class Worker:
         """What does the work, in words."""
         devices = jax.devices()
         return f"{len(devices)} x {devices[0].device_kind} ({devices[0].platform})"
-
-
-def _plain(values: Any) -> Any:
-    """Nested lists of numbers; what is not finite becomes None, for JSON has no word for it."""
-    array = np.asarray(values)
-    if not np.issubdtype(array.dtype, np.floating):
-        return array.tolist()
-    if array.ndim:
-        return [_plain(part) for part in array]
-    return float(array) if np.isfinite(array) else None
-
-
-def _ranged(values: np.ndarray) -> dict[str, Any]:
-    """A sample with its least and largest value; none of them where there are no values."""
-    if not values.size:
-        return {"mean": None, "std": None, "min": None, "max": None, "n": 0}
-    return _sample(values, "episodes") | {"min": _plain(values.min()), "max": _plain(values.max())}
-
-
-def _sample(values: np.ndarray, over: str) -> dict[str, Any]:
-    """Mean, deviations and n of values that are all finite, and of what they are values; empty of numbers otherwise."""
-    if not np.isfinite(values).all():
-        return {"mean": None, "std": None, "std_sample": None, "n": int(values.size), "over": over}
-    return asdict(describe(values)) | {"over": over}

@@ -42,6 +42,7 @@ class Call:
 
 CALLS: Mapping[str, Call] = {
     "check": Call({"parameters": int, "columns": [str], "weights": [str], "latents": [str]}, quick=True),
+    "structure": Call({"graph": dict, "changes": (dict, None), "text": str}, quick=True),
     "fit": Call(
         {
             "train_nll": [_MAYBE],
@@ -81,7 +82,7 @@ CALLS: Mapping[str, Call] = {
         writes=("rollouts.parquet",),
     ),
     "battery": Call(
-        {"text": str, "numbers": {str: dict}, "graph": dict, "latents": int, "episodes": int, "env_steps": int},
+        {"text": str, "numbers": {str: dict}, "latents": int, "episodes": int, "env_steps": int},
         reads=("initial_weights.npz", "fits.npz", "weights.npz", "rollouts.parquet"),
     ),
     "excerpt": Call(

@@ -126,6 +126,10 @@ class ProcessWorker:
         """See ``Worker.check``."""
         return self._call("check", {"source": source})
 
+    def structure(self, source: str, before: str | None) -> dict[str, Any]:
+        """See ``Worker.structure``."""
+        return self._call("structure", {"source": source, "before": before})
+
     def fit(self, source: str, seeds: int, folder: Path) -> dict[str, Any]:
         """See ``Worker.fit``."""
         return self._call("fit", {"source": source, "seeds": seeds}, folder)

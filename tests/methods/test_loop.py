@@ -17,6 +17,7 @@ from jaxrefine.config import Config
 from jaxrefine.errors import UserError
 from jaxrefine.llm import Request, ScriptedClient, TranscriptClient
 from jaxrefine.methods.experiment import run_experiment
+from jaxrefine.report import write_report
 from jaxrefine.run import RunDirectory
 
 BETTER = PROGRAM.replace("block[1]\n", "block[1] + 0 * block[0]\n").replace("Pushes", "Pushes hard")
@@ -290,3 +291,16 @@ def test_a_played_conversation_is_followed_as_far_as_it_was_recorded(tmp_path: P
     for key in ("rounds", "best_round", "status"):
         assert again[key] == first[key]
     assert [entry["decision"] for entry in again["rounds"]] == ["program", "limit"]
+
+
+def test_the_structure_and_what_changed_in_it_are_kept(finished: tuple[Path, dict[str, Any]]) -> None:
+    path, _ = finished
+    graphs = [json.loads((path / f"round_{i}" / "graph.json").read_text()) for i in range(2)]
+    assert set(graphs[0]["summary"]["latents"]) == {"latent_pull", "latent_brake"}
+    assert not (path / "round_0" / "graph_changes.txt").exists()
+    changes = json.loads((path / "round_1" / "graph_changes.json").read_text())
+    assert changes["before"] == 0
+    assert changes["latents"]["unchanged"] == ["latent_brake", "latent_pull"]  # what BETTER adds is nought
+    assert "2 wired as before" in (path / "round_1" / "graph_changes.txt").read_text()
+    write_report(path)
+    assert "What changed in the structure" in (path / "report.html").read_text()

@@ -85,3 +85,12 @@ def test_damaged_parameters_are_named(tmp_path: Path, damage) -> None:
     damage(path)
     with pytest.raises(UserError, match=r"weights\.npz cannot be read"):
         load_arrays(path)
+
+
+def test_the_structure_of_a_program_and_its_difference_from_another(tmp_path: Path) -> None:
+    worker = Worker(make_task(tmp_path))
+    assert worker.structure(PROGRAM, None)["changes"] is None
+    wider = PROGRAM.replace("brake = self.damping[...] * block[1]", "brake = self.damping[...] * (block[1] + block[0])")
+    found = worker.structure(wider, PROGRAM)
+    assert found["changes"]["latents"]["rewired"]["latent_brake"]["inputs_added"] == ["position"]
+    assert "latent_brake: now from position" in found["text"]
