@@ -98,7 +98,8 @@ def test_the_table_is_made_from_runs_of_the_command(tmp_path: Path, capsys: pyte
     assert paper_table.main(options) == 0  # from what is there
     again = json.loads(written.read_text())
     assert again["rows"] == json.loads(before)["rows"]
-    assert "636.6" in capsys.readouterr().out
+    assert "car_racing, stock" in capsys.readouterr().out
+    assert table["paper"]["MLP"]["IL"] == 636.6
 
 
 def test_wrong_options_of_the_table_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -42,9 +42,11 @@ def test_reported_losses_are_those_of_the_returned_parameters() -> None:
 
 def test_seeds_at_once_are_the_seeds_one_by_one() -> None:
     keys = jax.random.split(jax.random.key(1), 3)
-    together = fit_seeds(linear, START, FEATURES, ACTIONS, keys, FitSettings(updates=60))
+    starts = {name: jnp.stack([value, 2 * value, value]) for name, value in START.items()}
+    together = fit_seeds(linear, starts, FEATURES, ACTIONS, keys, FitSettings(updates=60))
     for i, key in enumerate(keys):
-        alone = fit(linear, START, FEATURES, ACTIONS, key, FitSettings(updates=60))
+        own = {name: value[i] for name, value in starts.items()}
+        alone = fit(linear, own, FEATURES, ACTIONS, key, FitSettings(updates=60))
         np.testing.assert_allclose(together.params["w"][i], alone.params["w"], rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(together.validation_nll[i], alone.validation_nll, rtol=1e-4)
     assert len({float(v) for v in together.best_validation_nll}) == 3
