@@ -39,6 +39,8 @@ def _sources() -> dict[str, tuple[str, str]]:
 SOURCES = _sources()
 # the last of each conversation
 FINAL = tuple({name.rsplit("-", 3)[0]: name for name in SOURCES}.values())
+# with the nine independent first ones; all of them would take minutes
+SAMPLE = tuple(sorted({*FINAL, *(name for name in SOURCES if "best-of-n" in name)}))
 
 
 @cache

@@ -18,7 +18,8 @@ from worker_process import FIT, PROGRAM, SECRET, contents, make_worker, processe
 
 from jaxrefine import task as tasks
 from jaxrefine.errors import UserError
-from jaxrefine.worker import ProcessWorker, ProgramError, Worker, WorkerLimits, process
+from jaxrefine.worker import ProcessWorker, ProgramError, Worker, WorkerLimits
+from jaxrefine.worker import process as module
 from jaxrefine.worker.calls import CALLS
 
 
@@ -145,7 +146,7 @@ def test_the_jailed_worker_has_every_call_of_the_worker() -> None:
 def test_xla_fuses_as_this_project_wants_unless_the_user_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     folders = (Path("/home"), Path("/cache"))
     monkeypatch.delenv("XLA_FLAGS", raising=False)
-    assert process._environment(*folders, False)["XLA_FLAGS"] == "--xla_cpu_use_fusion_emitters=false"
-    assert "XLA_FLAGS" not in process._environment(*folders, True)  # an accelerator's compiler knows no such trap
+    assert module._environment(*folders, False)["XLA_FLAGS"] == "--xla_cpu_use_fusion_emitters=false"
+    assert "XLA_FLAGS" not in module._environment(*folders, True)  # an accelerator's compiler knows no such trap
     monkeypatch.setenv("XLA_FLAGS", "--xla_dump_to=/tmp/x")
-    assert process._environment(*folders, False)["XLA_FLAGS"] == "--xla_dump_to=/tmp/x"
+    assert module._environment(*folders, False)["XLA_FLAGS"] == "--xla_dump_to=/tmp/x"
