@@ -188,7 +188,7 @@ def _panel(panel: Axes, runs: Sequence[Told], pool: Told | None) -> None:
     else:
         panel.set_yscale("log")
     panel.set_xticks(range(max(step.number for run in runs for step in run.steps) + 1))
-    panel.tick_params(labelsize=6)
+    panel.tick_params(which="both", labelsize=6)
     panel.set_xlabel("round", fontsize=7)
     panel.set_ylabel(f"{runs[0].metric['name']} {runs[0].metric['unit']}".strip(), fontsize=7)
     panel.legend(fontsize=5.5, loc="lower right", frameon=False, title="conversation", title_fontsize=5.5)
