@@ -43,7 +43,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Row:
-    """A stage in numbers; ``p_values`` are Holm-adjusted, Welch's test over runs against the named method's stage."""
+    """A stage in numbers; ``p_value`` is Welch's over conversations against the named method's, Holm-adjusted."""
 
     method: str
     stage: str
@@ -89,7 +89,7 @@ def stages(method: str, runs: Sequence[Path]) -> list[Stage]:
                 method,
                 name,
                 np.concatenate([table.to_numpy(float) for table, _ in tables]),
-                np.repeat(np.arange(len(tables)), [len(table) for table, _ in tables]),
+                _clusters(summaries[0]["method"], name, [len(table) for table, _ in tables]),
                 tuple(tables[0][0].columns),
                 float(np.mean(calls)),
                 float(np.mean(resets[name])),
@@ -97,6 +97,16 @@ def stages(method: str, runs: Sequence[Path]) -> list[Stage]:
             )
         )
     return found
+
+
+def _clusters(method: str, stage: str, sizes: Sequence[int]) -> np.ndarray:
+    """Which runs share what they began with: a conversation's program; nothing, for fits of a perceptron.
+
+    Training seeds of a perceptron start from one and the same fit.
+    """
+    if method == "mlp" and stage == "IL":
+        return np.arange(sum(sizes))
+    return np.repeat(np.arange(len(sizes)), sizes)
 
 
 def _values(folder: Path) -> pd.DataFrame:
@@ -135,17 +145,23 @@ def rows(found: Sequence[Stage], against: str = "refined") -> list[Row]:
 
 
 def _with_p_values(made: list[Row], found: Sequence[Stage], against: str) -> list[Row]:
-    yardsticks = {stage.stage: stage.values.mean(1) for stage in found if stage.method == against}
+    """Welch's test over conversations, whose runs are not independent, where either side has at least two."""
+    yardsticks = {stage.stage: _by_cluster(stage) for stage in found if stage.method == against}
     compared = [
         i
         for i, stage in enumerate(found)
         if stage.method != against
         and stage.stage in yardsticks
-        and min(len(stage.values), len(yardsticks[stage.stage])) > 1
+        and min(len(_by_cluster(stage)), len(yardsticks[stage.stage])) > 1
     ]
-    p_values = [welch(found[i].values.mean(1), yardsticks[found[i].stage]).p_value for i in compared]
+    p_values = [welch(_by_cluster(found[i]), yardsticks[found[i].stage]).p_value for i in compared]
     adjusted = dict(zip(compared, holm(p_values), strict=True)) if compared else {}
     return [Row(**{**_shallow(row), "p_value": adjusted.get(i)}) for i, row in enumerate(made)]
+
+
+def _by_cluster(stage: Stage) -> np.ndarray:
+    by_run = stage.values.mean(1)
+    return np.array([by_run[stage.clusters == number].mean() for number in np.unique(stage.clusters)])
 
 
 def _shallow(row: Row) -> dict[str, Any]:

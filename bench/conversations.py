@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -85,13 +86,15 @@ def read(run: Path) -> Told:
         Step(
             entry["round"],
             entry["metric"]["mean"],
-            tuple(entry["fit_seeds"]["means"]),
+            tuple(math.nan if mean is None else mean for mean in entry["fit_seeds"]["means"]),
             entry["accepted"],
             entry["round"] == summary["best_round"],
             *spent[entry["round"]],
         )
         for entry in summary["rounds"]
     )
+    if not any(step.best for step in steps):
+        raise UserError(f"{run} has no round that could be evaluated")
     tested = summary["demonstration"]["test"]
     return Told(
         str(header.get("chain", run.name)), summary["task"], summary["condition"], header.get("text", "accurate"),
@@ -108,7 +111,7 @@ def by_feedback(runs: Sequence[Told]) -> list[dict[str, Any]]:
     for (task, condition, text, feedback), mine in groups.items():
         # rounds that asked for a decision; the last one of a run may be evaluated only
         decided = [step for run in mine for step in run.steps if step.output_tokens]
-        reached = [next(step.mean for step in run.steps if step.best) for run in mine]
+        reached = [step.mean for run in mine for step in run.steps if step.best]
         rounds: dict[int, list[float]] = defaultdict(list)
         for run in mine:
             for step in run.steps:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
@@ -37,6 +38,7 @@ PAPER: Mapping[tuple[str, str], Mapping[str, Mapping[str, float]]] = {
     },
     ("door", "stock"): {"zero-shot": {"IL": 0.548}, "refined": {"IL": 0.110}},
 }
+METHODS = ["MLP", "zero-shot", "best-of-N", "refined"]
 QUICK = ("seeds=2", "fit.updates=40", "rl.seeds=2", "rl.resets=[8]", "rl.episodes=4", "rl.looks=1", "method.n=2")
 
 
@@ -45,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.paper_table", description=__doc__.splitlines()[0])
     parser.add_argument("options", nargs="*", help="options of the command, for every run: task=door rl.seeds=32")
     parser.add_argument("--chains", nargs="+", help="recorded conversations; by default the condition's own")
-    parser.add_argument("--rows", nargs="+", default=["MLP", "zero-shot", "best-of-N", "refined"], help="methods")
+    parser.add_argument("--rows", nargs="+", choices=METHODS, default=METHODS, help="methods")
     parser.add_argument("--mlp-learning-rate", type=float, help="one more row, a perceptron trained with this rate")
     parser.add_argument("--out", type=Path, help="where the runs are, runs/paper_table by default")
     parser.add_argument("--json", type=Path, help="where the table is written as JSON")
@@ -53,12 +55,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     register()
     try:
-        return _table(chosen)
+        return _table(chosen, sys.argv[1:] if arguments is None else arguments)
     except UserError as error:
         parser.exit(2, f"{parser.prog}: {error}\n")
 
 
-def _table(chosen: argparse.Namespace) -> int:
+def _table(chosen: argparse.Namespace, arguments: Sequence[str]) -> int:
     base = _config([])
     probe = _config(chosen.options)
     task, condition = probe.task.name, probe.task.condition
@@ -74,6 +76,8 @@ def _table(chosen: argparse.Namespace) -> int:
         "refined": [(f"refine-{c}", ["method=refine", f"llm.chain={c}"]) for c in chains],
     }
     plan = {name: runs for name, runs in plan.items() if name in chosen.rows}
+    if not (_transcripts(task) / "best-of-n.jsonl").exists() and plan.pop("best-of-N", None):
+        print(f"no first programs were recorded for best-of-N on {task}: the table has no such row")
     if chosen.mlp_learning_rate is not None:
         rate = chosen.mlp_learning_rate
         plan[f"MLP, rate {rate:g}"] = [(f"mlp-{rate:g}", ["method=mlp", f"rl.learning_rate={rate}"])]
@@ -84,15 +88,14 @@ def _table(chosen: argparse.Namespace) -> int:
         for folder, options in runs:
             config = _config([*common, *options, f"run={out / folder}"])
             folders.append(out / folder)
-            if not (out / folder / "summary.json").exists() and (reason := execute(config)):
-                raise UserError(f"the run in {out / folder} failed: {reason}")
+            _make(config, out / folder)
         found += stages(name, folders)
     table = rows(found)
     _print(table, task, condition, time.perf_counter() - began)
     if chosen.json:
         summary = json.loads((folders[0] / "summary.json").read_text())
         written = {
-            "command": f"python -m bench.paper_table {' '.join(chosen.options)}",
+            "command": " ".join(["python -m bench.paper_table", *arguments]),
             "task": task,
             "condition": condition,
             "chains": chains,
@@ -107,6 +110,26 @@ def _table(chosen: argparse.Namespace) -> int:
     return 0
 
 
+def _make(config: Config, folder: Path) -> None:
+    """Carry a run out unless it is there.
+
+    Raises:
+        UserError: it failed, or the one that is there was made with other options.
+    """
+    if (folder / "summary.json").exists():
+        made, asked = (folder / "config.yaml").read_text(), OmegaConf.to_yaml(OmegaConf.structured(config))
+        if made != asked:
+            raise UserError(f"the run in {folder} was made with other options; choose another --out")
+    elif reason := execute(config):
+        raise UserError(f"the run in {folder} failed: {reason}")
+    if json.loads((folder / "summary.json").read_text())["best_round"] is None:
+        raise UserError(f"the run in {folder} has no round that could be evaluated")
+
+
+def _transcripts(task: str) -> Path:
+    return Path(str(files("jaxrefine").joinpath("transcripts", task)))
+
+
 def _config(overrides: Sequence[str]) -> Config:
     with initialize_config_dir(str(files("jaxrefine").joinpath("conf")), version_base="1.3"):
         config = OmegaConf.to_object(compose("config", list(overrides)))
@@ -116,7 +139,7 @@ def _config(overrides: Sequence[str]) -> Config:
 
 def _chains(task: str, condition: str) -> list[str]:
     """The recorded conversations of a condition that were shown analyses; those of stock where it has none."""
-    folder = Path(str(files("jaxrefine").joinpath("transcripts", task)))
+    folder = _transcripts(task)
     mine: dict[str, list[str]] = {}
     for path in sorted(folder.glob("*.jsonl")):
         with path.open(encoding="utf-8") as lines:

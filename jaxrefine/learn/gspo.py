@@ -100,7 +100,7 @@ class Curves:
         clip_fraction: share of windows whose ratio was clipped, as the last epoch began.
         entropy: mean of the policy's, nats.
         gradient_norm: of the last epoch.
-        largest_log_ratio: over all windows.
+        largest_log_ratio: over all windows, before any clamp.
         epochs: gradient steps that were taken; fewer where a stop or a gradient that was not finite ended them.
     """
 
@@ -210,20 +210,21 @@ def improve(
     else:
         advantage, counts = by_step(returns, batch.valid, batches.groups)
     counts = batch.valid & (counts >= hyper.survivors)
+    advantage = jnp.where(counts, advantage, 0.0)  # an unbounded ratio that does not count would still be 0 * inf
     before = log_likelihood(policy, restore(training.params), batch)[0]
     entropy_now = hyper.entropy * jnp.maximum(0.0, 1.0 - training.update / hyper.updates)
 
     def loss(vector: Array) -> tuple[Array, dict[str, Array]]:
         after, entropies = log_likelihood(policy, restore(vector), batch)
-        log_ratio = window_log_ratio(after - before, batch.valid, hyper.window, batches.length_normalised)
-        log_ratio = jnp.clip(log_ratio, -hyper.log_ratio_limit, hyper.log_ratio_limit)
+        unclamped = window_log_ratio(after - before, batch.valid, hyper.window, batches.length_normalised)
+        log_ratio = jnp.clip(unclamped, -hyper.log_ratio_limit, hyper.log_ratio_limit)
         entropy = mean_over(entropies, batch.valid)
         found = {
             # the estimator (r - 1) - log r of each step's KL divergence, never negative (Schulman 2020)
             "kl": mean_over(jnp.expm1(after - before) - (after - before), batch.valid),
-            "clip_fraction": mean_over(jnp.abs(jnp.expm1(log_ratio)) > hyper.clip, counts),
+            "clip_fraction": mean_over(jnp.abs(jnp.expm1(unclamped)) > hyper.clip, counts),
             "entropy": entropy,
-            "largest_log_ratio": jnp.max(jnp.where(batch.valid, jnp.abs(log_ratio), 0.0)),
+            "largest_log_ratio": jnp.max(jnp.where(batch.valid, jnp.abs(unclamped), 0.0)),
         }
         return -(objective(log_ratio, advantage, counts, hyper.clip) + entropy_now * entropy), found
 

@@ -13,7 +13,7 @@ _AXIS = "seed"
 
 
 def seed_mesh(devices: int | None = None) -> Mesh:
-    """A row of devices, all of them unless told how many; in a distributed run, those of all processes."""
+    """A row of devices, all of them unless told how many."""
     return jax.make_mesh((devices or jax.device_count(),), (_AXIS,), axis_types=(AxisType.Auto,))
 
 

@@ -168,7 +168,11 @@ def run_experiment(
     except RoundFailedError as failure:
         done, status, reason = [], "failed", str(failure)
     best = _best(done, task)
-    trained = [] if best is None else train(rounds, next(entry for entry in done if entry.number == best))
+    trained: list[dict[str, Any]] = []
+    if best is not None:
+        trained, problem = train(rounds, next(entry for entry in done if entry.number == best))
+        if problem is not None:
+            status, reason = "stopped", problem if reason is None else f"{reason}; {problem}"
     spent = recorder.totals
     summary = {
         "task": task.name,

@@ -156,7 +156,10 @@ class Rounds:
         folder = f"round_{current.number}"
 
         def structure() -> dict[str, Any]:
-            found = self.worker.structure(current.source, None if before is None else before.source)
+            try:
+                found = self.worker.structure(current.source, None if before is None else before.source)
+            except ProgramError as error:  # only a record: what has been measured stands without it
+                return {"line": f"could not be read: {error}"}
             self.run.write_json(f"{folder}/graph.json", found["graph"])
             if before is None:
                 return {"line": f"{len(found['graph']['summary']['latents'])} latents in the graph"}

@@ -8,15 +8,22 @@ from typing import Any
 
 from jaxrefine.config import RLConfig
 from jaxrefine.methods.rounds import Round, Rounds
+from jaxrefine.worker import ProgramError
 
 
-def train(rounds: Rounds, best: Round) -> list[dict[str, Any]]:
+def train(rounds: Rounds, best: Round) -> tuple[list[dict[str, Any]], str | None]:
     """Train and evaluate each budget; both are durable steps.
 
     Returns:
-        One entry of ``summary.json``'s ``rl`` for each budget.
+        One entry of ``summary.json``'s ``rl`` for each budget, and why a budget could not be trained, if one could not.
     """
-    return [_one(rounds, best, resets) for resets in rounds.config.rl.resets]
+    done: list[dict[str, Any]] = []
+    for resets in rounds.config.rl.resets:
+        try:
+            done.append(_one(rounds, best, resets))
+        except ProgramError as error:  # the program's process ended: its rounds stand all the same
+            return done, f"training for {resets:,} resets could not go on: {error}"
+    return done, None
 
 
 def _one(rounds: Rounds, best: Round, resets: int) -> dict[str, Any]:

@@ -380,7 +380,7 @@ class Worker:
             start = {name: value[[chosen]] for name, value in start.items()}
         seeds = self.task.protocol.training_seeds
         drive, test = self._params_for(seeds), self._params_for(self.task.protocol.test_seeds)
-        key, program = self._key(_TRAIN), self._load(source)
+        key, program = self._key(_TRAIN, resets), self._load(source)
         return train(self.task, program, start, drive, len(seeds), test, key, folder, resets, options, self.progress)
 
     def device(self) -> str:

@@ -288,16 +288,20 @@ def _environment(home: Path, cache: Path, gpu: bool) -> dict[str, str]:
     """All of the process's environment; nothing of the host's but what is named here."""
     names = {*_VARIABLES, *(_GPU_VARIABLES if gpu else ())}
     own = {} if gpu else {"XLA_FLAGS": _CPU_FLAGS}
-    return own | {
-        "PATH": "/usr/bin:/bin",
-        "LANG": "C.UTF-8",
-        "HOME": str(home),
-        "TMPDIR": str(home),
-        "PYTHONHASHSEED": "0",
-        # importing MuJoCo would look for OpenGL, and glfw starts a process to ask a library its version
-        "MUJOCO_GL": "off",
-        "JAX_COMPILATION_CACHE_DIR": str(cache),
-    } | {name: value for name, value in os.environ.items() if name in names or (gpu and name.startswith(_GPU_PREFIX))}
+    return (
+        own
+        | {
+            "PATH": "/usr/bin:/bin",
+            "LANG": "C.UTF-8",
+            "HOME": str(home),
+            "TMPDIR": str(home),
+            "PYTHONHASHSEED": "0",
+            # importing MuJoCo would look for OpenGL, and glfw starts a process to ask a library its version
+            "MUJOCO_GL": "off",
+            "JAX_COMPILATION_CACHE_DIR": str(cache),
+        }
+        | {name: value for name, value in os.environ.items() if name in names or (gpu and name.startswith(_GPU_PREFIX))}
+    )
 
 
 def _compilation_cache() -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from pathlib import Path
 
 import jax
@@ -30,9 +31,10 @@ def spare_the_device() -> None:
 
 
 def device_memory() -> int:
-    """Bytes that arrays may take on one device."""
+    """Bytes that arrays may take on one device: what an accelerator has, or half of what this process may use."""
     device = jax.devices()[0]
     stats = device.memory_stats() if device.platform != "cpu" else None
     if stats and "bytes_limit" in stats:
         return int(stats["bytes_limit"])
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // (2 * jax.device_count())
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), resource.getrlimit(resource.RLIMIT_DATA)[0]]
+    return min(limit for limit in limits if limit > 0) // (2 * jax.device_count())

@@ -127,7 +127,7 @@ def train(
     at = np.arange(tested.shape[1]) * every * batches.groups * batches.episodes
     _write_curves(folder / "curves.parquet", whole, batches)
     _write_looks(folder / "checkpoints.parquet", tested, at, test)
-    steps = whole["length"].sum() * batches.groups * batches.episodes
+    steps = whole["length"].astype(np.float64).sum() * batches.groups * batches.episodes
     return {
         "seeds": seeds,
         "at_once": size,
