@@ -265,12 +265,13 @@ def score_on(
 def summarise(task: Task, trained: Sequence[Trained]) -> dict[str, Any]:
     """Of the last policies; seeds are independent of each other, the episodes of one policy are not."""
     values = np.array([one.result.values for one in trained])
+    by_seed = values.mean(axis=1)
     summary: dict[str, Any] = {
-        "per_seed": values.mean(axis=1).tolist(),
-        "over_seeds": asdict(stats.describe(values.mean(axis=1))),
+        "per_seed": by_seed.tolist(),
+        "over_seeds": asdict(stats.describe(by_seed)),
         "interquartile_mean": stats.interquartile_mean(values),
-        # of seeds within every test episode
-        "bootstrap": asdict(stats.stratified_bootstrap_interval(values)) if len(trained) > 1 else None,
+        # of whole seeds: a policy that is bad on one episode is likely to be so on others
+        "bootstrap": asdict(stats.bootstrap_interval(by_seed)) if len(trained) > 1 else None,
         "further": {
             metric.key: float(np.mean([one.result.further[metric.key] for one in trained]))
             for metric in task.further_metrics

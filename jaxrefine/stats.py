@@ -159,8 +159,10 @@ def stratified_bootstrap_interval(
 ) -> Interval:
     """Percentile bootstrap interval of an aggregate over runs and cases, resampling runs within every case.
 
-    The cases, such as tasks or test episodes, are those that there are; what varies is the run. After Agarwal et al.,
-    "Deep reinforcement learning at the edge of the statistical precipice", 2021.
+    The cases are those that there are; what varies is the run. After Agarwal et al., "Deep reinforcement learning at
+    the edge of the statistical precipice", 2021. It takes what happens in different cases to be independent, as where
+    every task has trainings of its own. One policy on several test episodes is not: its values rise and fall together,
+    and the interval comes out too narrow; there, use `bootstrap_interval` of each run's mean over its episodes.
 
     Args:
         values: Shape (runs, cases), at least two runs.
@@ -279,7 +281,7 @@ def probability_of_improvement(
 
     In every case it is the Mann-Whitney statistic U over its largest value; the cases' average is the measure of
     Agarwal et al., "Deep reinforcement learning at the edge of the statistical precipice", 2021. It says how often,
-    not by how much.
+    not by how much. Its interval takes cases to be independent; see `stratified_bootstrap_interval`.
 
     Args:
         a: The first condition's values, shape (runs, cases).
