@@ -28,7 +28,7 @@ _GPU = Path("/dev/nvidiactl")
 # how JAX computes; none of these can hold a secret
 _VARIABLES = ("JAX_PLATFORMS", "JAX_ENABLE_X64", "JAX_DEFAULT_MATMUL_PRECISION", "JAX_NUM_CPU_DEVICES", "XLA_FLAGS")
 # XLA's fusion on CPUs computes a chain of formulas again for every use, exponentially in its depth: one program of a
-# language model was not fitted after 20 minutes on a busy machine, and in two without it. A user's own flags replace these
+# language model was not fitted after 20 minutes on a busy machine, and in two without it. A user's own flags win
 _CPU_FLAGS = "--xla_cpu_use_fusion_emitters=false"
 _GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH")
 _GPU_PREFIX = "XLA_PYTHON_CLIENT_"
