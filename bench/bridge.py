@@ -16,6 +16,7 @@ import pandas as pd
 from envs.base import Schema
 from jaxrefine.errors import UserError
 from jaxrefine.learn.types import Params
+from jaxrefine.policy.mlp import mlp_of
 from jaxrefine.policy.program import PolicySpec, Program, load_program
 from jaxrefine.policy.source import ProgramError
 from jaxrefine.worker.arrays import load_arrays
@@ -95,7 +96,8 @@ def load_program_of(folder: Path, class_name: str, schema: Schema) -> tuple[Prog
     """
     spec = PolicySpec(class_name, tuple(schema.observation_shapes.items()), schema.action_size)
     try:
-        program = load_program(_read_text(folder / "policy.py"), spec)
+        source = _read_text(folder / "policy.py")
+        program = mlp_of(source, spec) or load_program(source, spec)
     except ProgramError as error:
         raise UserError(f"{folder / 'policy.py'} is no policy program: {error}") from error
     params = {name: jnp.asarray(value) for name, value in load_arrays(folder / "weights.npz").items()}

@@ -80,7 +80,8 @@ def stages(method: str, runs: Sequence[Path]) -> list[Stage]:
         for entry in summary["rl"]:
             name = f"RL {entry['budget']}"
             parts[name].append((_values(run / "rl" / entry["budget"]), entry["seeds"]["chosen"]))
-            resets[name].append(spent["refinement_resets"] + entry["resets"] / len(entry["seeds"]["means"]))
+            training = (entry["resets"] + entry["choice_resets"]) / len(entry["seeds"]["means"])
+            resets[name].append(spent["refinement_resets"] + training)
     found = []
     for name, tables in parts.items():
         starts = np.cumsum([0, *(len(table) for table, _ in tables)])

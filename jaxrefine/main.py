@@ -21,6 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 from jaxrefine import task as tasks
 from jaxrefine.config import Config, register
 from jaxrefine.errors import UserError
+from jaxrefine.llm import ScriptedClient
 from jaxrefine.methods.clients import make_client
 from jaxrefine.methods.experiment import check_options, run_experiment
 from jaxrefine.report import require_tensorboard, write_report, write_tensorboard
@@ -75,7 +76,9 @@ def execute(config: Config) -> str | None:
     path = Path(config.run) if config.run else _new_path(config, task)
     pending: list[str] = []
     tell = pending.append
-    client = make_client(config.llm, task.name, path, lambda text: tell(text))
+    # the perceptron asks nobody: no recording is opened for it, and none stands in its provenance
+    asks = config.method.name != "mlp"
+    client = make_client(config.llm, task.name, path, lambda text: tell(text)) if asks else ScriptedClient([])
     with RunDirectory.open_or_create(path) as run, Console(run) as console:
         tell = run.notice
         for text in pending:

@@ -199,7 +199,7 @@ def run_experiment(
             "reasoning_tokens": spent.reasoning_tokens,
             "cost": spent.cost,
             "refinement_resets": sum(entry.resets for entry in done),
-            "training_resets": sum(entry["resets"] for entry in trained),
+            "training_resets": sum(entry["resets"] + entry["choice_resets"] for entry in trained),
             "env_steps": sum(entry.env_steps for entry in done) + sum(entry["env_steps"] for entry in trained),
             "wall_s": round(run.wall_s, 3),
         },
@@ -211,7 +211,7 @@ def run_experiment(
                 "fit": config.seeds,
                 **{key: list(value) for key, value in asdict(task.protocol).items() if key.endswith("_seeds")},
             },
-            "transcript": recorder.header,
+            "transcript": recorder.header if config.method.name != "mlp" else None,
             "sandbox": {
                 "analyses": backend.name,
                 "programs": worker.backend if isinstance(worker, ProcessWorker) else "none: in the command's process",

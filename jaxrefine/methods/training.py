@@ -36,8 +36,7 @@ def _one(rounds: Rounds, best: Round, resets: int) -> dict[str, Any]:
         # whole, so that a kill leaves no half of it
         with run.whole_file(f"{name}/start.npz") as temporary:
             shutil.copyfile(run.round_path(best.number) / "fits.npz", temporary)
-        chosen = best.evaluation["chosen"] if options.start == "best" else None
-        found = rounds.worker.train(best.source, folder, chosen, resets, _plain(options))
+        found = rounds.worker.train(best.source, folder, _starts(best, options.start), resets, _plain(options))
         ends = found["looks"][-1]["means"]
         beside = "" if found["at_once"] == found["seeds"] else f"; {found['at_once']} seeds at a time, for memory"
         stopped = f"; {found['stopped']} gradient steps left out" if found["stopped"] else ""
@@ -53,7 +52,6 @@ def _one(rounds: Rounds, best: Round, resets: int) -> dict[str, Any]:
     run.emit("training_started", resets=resets)
     trained = run.step(f"{name}/train", training, label=f"train for {resets:,} resets")
     tested = run.step(f"{name}/evaluate", evaluation, label="evaluate")
-    best.env_steps += tested["env_steps"]
     return {
         "budget": str(resets),
         "round": best.number,
@@ -66,8 +64,16 @@ def _one(rounds: Rounds, best: Round, resets: int) -> dict[str, Any]:
         "updates": trained["updates"],
         "stopped_steps": trained["stopped"],
         "resets": trained["resets"],
-        "env_steps": trained["env_steps"],
+        "choice_resets": tested["episodes"] - tested["test_episodes"],
+        "env_steps": trained["env_steps"] + trained["look_steps"] + tested["env_steps"],
     }
+
+
+def _starts(best: Round, start: str) -> list[int]:
+    """Which fits training begins with: the round's policy, or every one that drives at all."""
+    if start == "best":
+        return [best.evaluation["chosen"]]
+    return [i for i, mean in enumerate(best.evaluation["means"]) if mean is not None]
 
 
 def _plain(options: RLConfig) -> dict[str, Any]:

@@ -372,12 +372,10 @@ class Worker:
         return np.concatenate(values), steps
 
     def train(
-        self, source: str, folder: Path, chosen: int | None, resets: int, options: Mapping[str, Any]
+        self, source: str, folder: Path, fits: Sequence[int], resets: int, options: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Tune a program by windowed GSPO, from several independent seeds at once; see ``training.train``."""
-        start = load_arrays(folder / "start.npz")
-        if chosen is not None:
-            start = {name: value[[chosen]] for name, value in start.items()}
+        """Tune a program by windowed GSPO from these of its fits, in turn; see ``training.train``."""
+        start = {name: value[np.array(fits)] for name, value in load_arrays(folder / "start.npz").items()}
         seeds = self.task.protocol.training_seeds
         drive, test = self._params_for(seeds), self._params_for(self.task.protocol.test_seeds)
         key, program = self._key(_TRAIN, resets), self._load(source)

@@ -96,6 +96,7 @@ CALLS: Mapping[str, Call] = {
             "updates": int,
             "resets": int,
             "env_steps": int,
+            "look_steps": int,
             "stopped": int,
             "looks": [{"resets": int, "means": [_MAYBE]}],
         },

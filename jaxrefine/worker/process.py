@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -155,10 +155,10 @@ class ProcessWorker:
         return self._call("excerpt", {"episodes": episodes, "characters": characters}, folder)
 
     def train(
-        self, source: str, folder: Path, chosen: int | None, resets: int, options: Mapping[str, Any]
+        self, source: str, folder: Path, fits: Sequence[int], resets: int, options: Mapping[str, Any]
     ) -> dict[str, Any]:
         """See ``Worker.train``."""
-        arguments = {"source": source, "chosen": chosen, "resets": resets, "options": dict(options)}
+        arguments = {"source": source, "fits": list(fits), "resets": resets, "options": dict(options)}
         return self._call("train", arguments, folder)
 
     def device(self) -> str:

@@ -59,9 +59,10 @@ def train(
         progress: called with (updates done, total).
 
     Returns:
-        ``{"seeds": int, "at_once": int, "updates": int, "resets": int, "env_steps": int, "stopped": int, "looks":
-        [{"resets": int, "means": [test mean of each seed]}]}``; ``resets`` and ``env_steps`` over all seeds,
-        ``stopped`` the gradient steps that were left out because of a stop or because they were not finite.
+        ``{"seeds": int, "at_once": int, "updates": int, "resets": int, "env_steps": int, "look_steps": int, "stopped":
+        int, "looks": [{"resets": int, "means": [test mean of each seed]}]}``; ``resets`` and ``env_steps`` of training
+        over all seeds, ``look_steps`` the environment steps of the looks, ``stopped`` the gradient steps that were left
+        out because of a stop or because they were not finite.
     """
     seeds = options["seeds"]
     batches = _batches(task, options)
@@ -72,7 +73,7 @@ def train(
     first = {name: jnp.asarray(value[0]) for name, value in starts.items()}
     restore = jax.vmap(ravel_pytree(first)[1])
 
-    def look(training: Training) -> np.ndarray:
+    def look(training: Training) -> tuple[np.ndarray, np.ndarray]:
         found = evaluate(
             task.env,
             program.apply,
@@ -84,13 +85,14 @@ def train(
             steps=task.protocol.steps,
             sampled=task.protocol.sampled,
         )
-        return np.asarray(found.values[0])
+        return np.asarray(found.values[0]), np.asarray(found.steps)
 
     mesh = seed_mesh() if jax.device_count() > 1 else None
     size = seeds_at_once(seeds, _bytes_per_seed(task, batches), int(device_memory() * _SHARE), jax.device_count())
     ends: list[np.ndarray] = []
     curves: list[dict[str, np.ndarray]] = []
     looks: list[np.ndarray] = []
+    look_steps = 0
     for begin in range(0, seeds, size):
         # the last chunk is filled up with repetitions, so that it has the compiled shape
         part = np.minimum(np.arange(begin, begin + size), seeds - 1)
@@ -120,7 +122,8 @@ def train(
         kept = min(size, seeds - begin)
         ends.append(np.asarray(training.params)[:kept])
         curves.append({name: np.concatenate([p[name] for p in passed], 1)[:kept] for name in passed[0]})
-        looks.append(np.stack(seen, 1)[:kept])
+        looks.append(np.stack([values for values, _ in seen], 1)[:kept])
+        look_steps += sum(int(steps[:kept].sum()) for _, steps in seen)
     save_arrays(folder / "fits.npz", {k: np.asarray(v) for k, v in restore(jnp.concatenate(ends)).items()})
     whole = {name: np.concatenate([part[name] for part in curves]) for name in curves[0]}
     tested = np.concatenate(looks)  # (seeds, looks, episodes)
@@ -134,6 +137,7 @@ def train(
         "updates": updates,
         "resets": seeds * updates * batches.groups * batches.episodes,
         "env_steps": round(float(steps)),
+        "look_steps": look_steps,
         "stopped": int(seeds * updates * batches.epochs - whole["epochs"].sum()),
         "looks": [{"resets": int(r), "means": tested[:, i].mean(1).astype(float).tolist()} for i, r in enumerate(at)],
     }

@@ -27,7 +27,8 @@ def _run(folder: Path, il: np.ndarray, rl: np.ndarray, *, chosen: int = 0, calls
 
     table(folder / "round_2", il)
     table(folder / "rl" / "400", rl)
-    trained = {"budget": "400", "resets": 400 * len(rl), "seeds": {"means": rl.mean(1).tolist(), "chosen": 1}}
+    trained = {"budget": "400", "resets": 400 * len(rl), "choice_resets": 16 * len(rl)}
+    trained["seeds"] = {"means": rl.mean(1).tolist(), "chosen": 1}
     summary = {
         "best_round": 2,
         "rounds": [{"round": 0}, {"round": 2, "fit_seeds": {"chosen": chosen}}],
@@ -58,7 +59,7 @@ def test_runs_are_fits_and_training_seeds_of_every_conversation(found: list) -> 
         ("refined", "RL 400"): (8, 2, 3),
     }
     assert made["refined", "IL"].calls == 10
-    assert (made["refined", "IL"].resets, made["refined", "RL 400"].resets) == (100, 500)
+    assert (made["refined", "IL"].resets, made["refined", "RL 400"].resets) == (100, 100 + 400 + 16)
 
 
 def test_means_deviations_and_the_chosen_runs(found: list) -> None:

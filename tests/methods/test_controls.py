@@ -54,7 +54,8 @@ def test_best_of_n_fails_when_no_program_can_be_used(tmp_path: Path) -> None:
 def test_every_budget_is_trained_from_the_best_round_and_counted(tmp_path: Path) -> None:
     summary = run(tmp_path, [code(PROGRAM)], _with_training(config("zero_shot")))
     assert [entry["budget"] for entry in summary["rl"]] == ["16", "8"]
-    assert summary["resources"]["training_resets"] == 2 * (16 + 8)
+    choice = 2 * 6  # both seeds on the validation episodes, once a budget
+    assert summary["resources"]["training_resets"] == 2 * (16 + 8) + 2 * choice
     before = summary["rounds"][0]
     for entry in summary["rl"]:
         folder = tmp_path / "run" / "rl" / entry["budget"]

@@ -29,8 +29,8 @@ def _trained(path: Path, source: str = PROGRAM, resets: int = 160, **options: An
     folder = path / "rl"
     folder.mkdir()
     (folder / "start.npz").write_bytes((path / "fit" / "fits.npz").read_bytes())
-    chosen = options.pop("chosen", 0)
-    return worker.train(source, folder, chosen, resets, OPTIONS | options), folder
+    fits = options.pop("fits", [0])
+    return worker.train(source, folder, fits, resets, OPTIONS | options), folder
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +56,8 @@ def test_resets_and_steps_are_counted(trained: tuple[dict[str, Any], Path, Path]
     assert len(curves) == 3 * 20
     assert curves.resets.max() == 160
     assert found["env_steps"] == pytest.approx((curves.length * 8).sum())
+    looks = pd.read_parquet(folder / "checkpoints.parquet")
+    assert 0 < found["look_steps"] <= len(looks) * 120
     assert np.isfinite(curves).all().all()
 
 
@@ -85,7 +87,7 @@ def test_seeds_that_do_not_fit_in_memory_are_trained_in_turn(
 
 def test_each_seed_may_start_from_a_fit_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "fit").mkdir()
-    found, _ = _trained(tmp_path, resets=8, chosen=None)
+    found, _ = _trained(tmp_path, resets=8, fits=[0, 1])
     first = found["looks"][0]["means"]
     assert first[0] == first[2] != first[1]  # two fits, in turn
 
