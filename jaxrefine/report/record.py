@@ -58,13 +58,15 @@ class Record:
     """Everything a report tells of one run.
 
     Attributes:
-        name: The run directory's name.
+        path: The run directory.
+        name: Its name.
         status: `finished`, `failed` or `stopped`, as the summary says; `unfinished` if there is no summary.
         reason: Why it failed or stopped.
         best_round: The number of the round the run chose, if it got so far.
         gaps: A sentence for everything that could not be read.
     """
 
+    path: Path
     name: str
     task: str
     method: str
@@ -132,6 +134,7 @@ def _read(run: Path) -> Record:
     )
     header = next((line for line in transcript if get(line, "kind") == "header"), None)
     return Record(
+        path=run,
         name=visible(run.resolve().name),
         task=_task(summary) or _task(begun) or "unknown task",
         method=string(get(summary, "method")) or string(get(begun, "method")) or "unknown method",
