@@ -2,6 +2,7 @@
 
     python -m bench.gspo_scale RUN [--seeds 1 10 32] [--json PATH]        on a CPU
     python -m bench.gspo_scale RUN --seeds 1 32 1024 --json PATH          on an accelerator
+    srun python -m bench.joined bench.gspo_scale RUN --seeds 4096         on those of all processes of a job
 
 The policy is that of a round of a finished run. The plain loop drives the reference environment itself (Gymnasium's
 CarRacing-v3, as users run it) with the same policy, one step after the other, in the same run; what a budget would take
@@ -28,7 +29,7 @@ from bench.bridge import load_policy, load_program_of, read_summary
 from jaxrefine import task as tasks
 from jaxrefine.errors import UserError
 from jaxrefine.learn.gspo import Batches, Hyperparameters, start, train
-from jaxrefine.learn.mesh import seed_mesh
+from jaxrefine.learn.mesh import gather, seed_mesh
 from jaxrefine.learn.types import Params
 from jaxrefine.policy.program import Program
 
@@ -64,7 +65,7 @@ def measure(task: tasks.Task, program: Program, params: Params, seeds: int, roun
         )  # fmt: skip
         jax.block_until_ready(training)
         times.append(time.perf_counter() - began)
-        rates.append(float(np.asarray(curves.length).sum()) * batches.groups * batches.episodes / times[-1])
+        rates.append(float(gather(curves.length).sum()) * batches.groups * batches.episodes / times[-1])
     update = statistics.median(times[1:])
     whole = LOW // (batches.groups * batches.episodes) * update
     return Scale(seeds, times[0] - update, update, statistics.median(rates[1:]), seeds / whole)
@@ -117,6 +118,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rates = (f"{row.steps_per_s:,.0f}", f"{row.low_budgets_per_s:.3f}")
         numbers = (f"{row.compile_s:.1f}", f"{row.update_s:.3f}", *rates)
         table.add_row(str(row.seeds), *numbers, ratio)
+    if jax.process_index():  # process 0 tells
+        return 0
     console = Console()
     console.print(table)
     if loop is not None:

@@ -7,9 +7,35 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, PartitionSpec
 
 _AXIS = "seed"
+
+
+def join_processes(coordinator: str | None = None, processes: int | None = None, process: int | None = None) -> None:
+    """Join the other processes of a launcher's job, whose devices `seed_mesh` then counts as well.
+
+    Before the first computation, and importing gymnax computes something. Every process has to carry out the same program. Slurm, Open MPI and Kubernetes say
+    by themselves who belongs together; elsewhere the arguments do.
+
+    Args:
+        coordinator: ``host:port`` of process 0.
+        processes: how many there are.
+        process: which this one is.
+
+    Raises:
+        ValueError, RuntimeError: of JAX, when it cannot tell who belongs together or does not reach them.
+    """
+    jax.distributed.initialize(coordinator, processes, process)
+
+
+def gather(tree: Any) -> Any:
+    """A tree's arrays as NumPy arrays, whole in every process, whichever devices hold their parts."""
+    if jax.process_count() == 1:
+        return jax.tree.map(np.asarray, tree)
+    return jax.tree.map(np.asarray, multihost_utils.process_allgather(tree, tiled=True))
 
 
 def seed_mesh(devices: int | None = None) -> Mesh:
