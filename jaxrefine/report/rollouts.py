@@ -1,0 +1,177 @@
+"""What a round's files say of its episodes, step by step: the best, the median and the worst of them.
+
+Episodes that the round's film drove stand in ``scene.parquet`` with what the policy reported at each step. Where there
+is none, they are taken from ``rollouts.parquet``, of which only the columns that are shown are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from jaxrefine.report.fields import get, items, number, read_json
+from jaxrefine.report.untrusted import visible
+
+MOST_ROWS = 50_000_000
+MOST_STEPS = 20_000
+LATENTS = 8
+ROLES = {1: ("best",), 2: ("best", "worst"), 3: ("best", "median", "worst")}
+_ABLATION = "Each latent held at its mean"
+
+
+@dataclass(frozen=True)
+class Driven:
+    """One episode.
+
+    Attributes:
+        role: `best`, `median` or `worst` of those it was chosen among.
+        episode: Its number in the round's table.
+        reward: The sum of its rewards.
+        table: Its steps in order: `t`, and `action_*`, `latent_*` and whatever else its file holds, all float.
+    """
+
+    role: str
+    episode: int
+    reward: float
+    table: pd.DataFrame
+
+
+@dataclass(frozen=True)
+class Rollouts:
+    """The episodes of a round that are shown.
+
+    Attributes:
+        episodes: Best first.
+        source: The file's name.
+        actions: Columns of actions.
+        latents: Columns of the latents that matter most, at most `LATENTS`.
+        by_loss: Whether that is by what holding them at their means cost; else by how much they vary.
+    """
+
+    episodes: tuple[Driven, ...]
+    source: str
+    actions: tuple[str, ...]
+    latents: tuple[str, ...]
+    by_loss: bool
+
+
+def read_rollouts(folder: Path, gaps: list[str], higher_is_better: bool = True) -> Rollouts | None:
+    """Read a round's episodes; None where it has none.
+
+    Args:
+        folder: The round's.
+        gaps: Receives a sentence for each file that is there and cannot be read.
+        higher_is_better: Which way the metric goes, for the ablation's loss.
+    """
+    losses = _losses(folder, gaps, higher_is_better)
+    for name, read in (("scene.parquet", _of_scene), ("rollouts.parquet", _of_table)):
+        path = folder / name
+        if not path.is_file():
+            continue
+        try:
+            episodes = read(path, losses)
+        except (OSError, pa.ArrowException, ValueError, KeyError, TypeError, OverflowError) as error:
+            gaps.append(f"{folder.name}/{name} cannot be read ({visible(str(error))[:300]}).")
+            continue
+        if episodes:
+            table = pd.concat([driven.table for driven in episodes])
+            actions = tuple(c for c in table.columns if c.startswith("action_"))
+            return Rollouts(episodes, name, actions[:LATENTS], _ranked(table, losses)[:LATENTS], bool(losses))
+    return None
+
+
+def _of_scene(path: Path, losses: dict[str, float]) -> tuple[Driven, ...]:
+    """Every episode of the file, in its order, which is from best to worst."""
+    del losses
+    file = _opened(path)
+    table = _numeric(file.read().to_pandas())
+    order = list(dict.fromkeys(table["episode"]))
+    if len(order) not in ROLES:
+        raise ValueError(f"it holds {len(order)} episodes; there should be at most three")
+    return _episodes(table, order)
+
+
+def _of_table(path: Path, losses: dict[str, float]) -> tuple[Driven, ...]:
+    """The best, median and worst by return of the episodes that took the mean action, which are the first half."""
+    file = _opened(path)
+    rewards = _numeric(file.read(columns=["episode", "reward"]).to_pandas())
+    count = int(rewards["episode"].max()) + 1
+    means = rewards[rewards["episode"] < (count + 1) // 2]
+    returns = means.groupby("episode")["reward"].sum(min_count=1).dropna().sort_values(kind="stable", ascending=False)
+    if not len(returns):
+        return ()
+    places = sorted({0, len(returns) // 2, len(returns) - 1})
+    order = [float(returns.index[place]) for place in places]
+    names = [
+        name
+        for name in file.schema_arrow.names
+        if name.startswith("latent_") or (name.startswith("action_") and not name.startswith("action_mean_"))
+    ]
+    positions = [n for n in file.schema_arrow.names if _is_position(n)]
+    columns = ["episode", "t", "reward", *names, *positions]
+    table = pq.read_table(path, columns=columns, filters=[("episode", "in", [int(e) for e in order])])
+    return _episodes(_numeric(table.to_pandas()), order)
+
+
+def _is_position(name: str) -> bool:
+    """Of a handle or of its target, from which the report finds how far one is from the other."""
+    return name in {f"obs_{what}_{axis}" for what in ("handle", "target") for axis in "xyz"}
+
+
+def _opened(path: Path) -> pq.ParquetFile:
+    file = pq.ParquetFile(path)
+    if file.metadata.num_rows > MOST_ROWS:
+        raise ValueError(f"it has {file.metadata.num_rows:,} rows, more than a report reads")
+    return file
+
+
+def _numeric(table: pd.DataFrame) -> pd.DataFrame:
+    return table.apply(pd.to_numeric, errors="coerce").astype(float)
+
+
+def _episodes(table: pd.DataFrame, order: Sequence[float]) -> tuple[Driven, ...]:
+    found = []
+    for role, episode in zip(ROLES[len(order)], order, strict=True):
+        steps = table[table["episode"] == episode].sort_values("t", kind="stable").head(MOST_STEPS)
+        if not np.isfinite(steps[["episode", "t"]]).all(axis=None):
+            raise ValueError("a step of it has no number")
+        found.append(Driven(role, int(episode), float(steps["reward"].sum()), steps.reset_index(drop=True)))
+    return tuple(found)
+
+
+def _losses(folder: Path, gaps: list[str], higher_is_better: bool) -> dict[str, float]:
+    """What holding each latent at its mean cost the metric, for those of the round's battery."""
+    entries = read_json(folder / "battery.json", gaps)
+    title = next((key for key in entries if key.startswith(_ABLATION)), "") if isinstance(entries, dict) else ""
+    held = get(entries, title)
+    base = _mean(get(held, "none", "values"))
+    if not isinstance(held, dict) or base is None:
+        return {}
+    sign = 1.0 if higher_is_better else -1.0
+    means = {name: _mean(get(entry, "values")) for name, entry in held.items() if name.startswith("latent_")}
+    return {name: sign * (base - mean) for name, mean in means.items() if mean is not None}
+
+
+def _mean(values: object) -> float | None:
+    found = [number(value) for value in items(values)]
+    kept = [value for value in found if value is not None]
+    return float(np.mean(kept)) if kept and len(kept) == len(found) else None
+
+
+def _ranked(table: pd.DataFrame, losses: dict[str, float]) -> tuple[str, ...]:
+    """Latents that vary, those first whose loss is largest; the others by how much they vary for their size."""
+    variation = {}
+    for name in (c for c in table.columns if c.startswith("latent_")):
+        values = table[name].to_numpy()
+        values = values[np.isfinite(values)]
+        size = float(np.abs(values).max()) if values.size else 0.0
+        share = float(values.std()) / size if size else 0.0
+        if share > 1e-5:
+            variation[name] = share
+    return tuple(sorted(variation, key=lambda name: (-losses.get(name, -np.inf), -variation[name])))
