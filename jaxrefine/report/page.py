@@ -18,8 +18,11 @@ from jaxrefine.report.activity import tally
 from jaxrefine.report.outcome import outcome
 from jaxrefine.report.record import Record, read_run
 from jaxrefine.report.rounds import Round, compare
+from jaxrefine.report.svg import keeping_pdfs
+from jaxrefine.report.training_figures import training_section
 
 FILE_NAME = "report.html"
+FIGURES = "figures"
 
 
 @dataclass(frozen=True)
@@ -48,15 +51,22 @@ class RoundView:
 def write_report(run: Path) -> Path:
     """Write RUN/report.html from what is in the run directory RUN, and say where it is.
 
+    Each of its figures is written beside it as a PDF, RUN/figures/NAME.pdf.
+
     A run that failed, is still going or was killed gets a report of what there is.
 
     Raises:
         UserError: The folder is no run directory, or cannot be read or written.
     """
-    html = render(read_run(run))
+    with keeping_pdfs() as pdfs:
+        html = render(read_run(run))
     target = run / FILE_NAME
     try:
-        _write_whole(target, html)
+        _write_whole(target, html.encode())
+        if pdfs:
+            (run / FIGURES).mkdir(exist_ok=True)
+        for name, pdf in pdfs.items():
+            _write_whole(run / FIGURES / f"{name}.pdf", pdf)
     except OSError as error:
         raise UserError(f"Cannot write {target}: {error.strerror or error}.") from error
     return target
@@ -76,6 +86,7 @@ def render(record: Record) -> str:
             tallies=tally(record.exchanges),
             longest_step=max((step.wall_s or 0.0 for step in record.steps), default=0.0),
             wall_s=sum(step.wall_s or 0.0 for step in record.steps),
+            training=training_section(record),
             code_style=source.style_sheet(),
         )
     )
@@ -138,13 +149,13 @@ def _views(rounds: Sequence[Round]) -> list[RoundView]:
     return views
 
 
-def _write_whole(target: Path, text: str) -> None:
+def _write_whole(target: Path, content: bytes) -> None:
     """Replace the file at once, so that nobody ever reads half a page."""
     descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}-")
     temporary = Path(name)
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
         temporary.chmod(0o644)
         temporary.replace(target)
     except BaseException:

