@@ -198,7 +198,9 @@ def _print(rows: Sequence[OpenLoop], closed: ClosedLoop) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compare, print and perhaps write; returns the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.car_parity", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seeds", type=int, nargs=2, default=(SEEDS[0], SEEDS[-1]), help="first and last track seed")
     parser.add_argument("--json", type=Path, help="write the comparison to this file as well")
     options = parser.parse_args(arguments)

@@ -257,7 +257,9 @@ def _device() -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compare, print and perhaps write; returns the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.door_parity", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", type=Path, help="write the comparison to this file as well")
     options = parser.parse_args(arguments)
     rows, closed, reference = compare()

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -45,6 +46,7 @@ class Scale:
     compile_s: float
     update_s: float
     steps_per_s: float
+    steps_per_episode: float
     low_budgets_per_s: float
 
 
@@ -56,7 +58,7 @@ def measure(task: tasks.Task, program: Program, params: Params, seeds: int, roun
     training = jax.tree.map(lambda x: jnp.broadcast_to(x, (seeds, *x.shape)).copy(), start(params))
     keys = jax.random.split(jax.random.key(0), seeds)
     mesh = seed_mesh() if jax.device_count() > 1 else None
-    times, rates = [], []
+    times, rates, lengths = [], [], []
     for _ in range(rounds + 1):
         began = time.perf_counter()
         training, curves = train(
@@ -65,10 +67,11 @@ def measure(task: tasks.Task, program: Program, params: Params, seeds: int, roun
         )  # fmt: skip
         jax.block_until_ready(training)
         times.append(time.perf_counter() - began)
-        rates.append(float(gather(curves.length).sum()) * batches.groups * batches.episodes / times[-1])
+        lengths.append(gather(curves.length))
+        rates.append(float(lengths[-1].sum()) * batches.groups * batches.episodes / times[-1])
     update = statistics.median(times[1:])
     whole = LOW // (batches.groups * batches.episodes) * update
-    return Scale(seeds, times[0] - update, update, statistics.median(rates[1:]), seeds / whole)
+    return Scale(seeds, times[0] - update, update, statistics.median(rates[1:]), float(np.mean(lengths)), seeds / whole)
 
 
 def plain_loop(folder: Path, task: tasks.Task) -> float:
@@ -123,10 +126,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = Console()
     console.print(table)
     if loop is not None:
-        hours = HIGH * task.protocol.steps / loop / 3600
-        console.print(f"plain loop: {loop:.0f} steps/s; {HIGH:,} resets of one seed take it {hours:.1f} h to drive")
+        hours = HIGH * found[0].steps_per_episode / loop / 3600
+        console.print(
+            f"plain loop: {loop:.0f} steps/s; {HIGH:,} resets of one seed take it {hours:.1f} h to drive, resets and gradients apart"
+        )
     if chosen.json:
-        written = {"command": parser.prog, "device": device, "task": task.name, "condition": task.condition,
+        written = {"command": " ".join([parser.prog, *(arguments or sys.argv[1:])]), "device": device, "task": task.name, "condition": task.condition,
                    "parameters": program.size, "plain_loop_steps_per_s": loop,
                    "scales": [asdict(row) for row in found]}  # fmt: skip
         chosen.json.write_text(json.dumps(written, indent=1) + "\n")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -38,6 +39,7 @@ from jaxrefine.policy.program import Program
 from jaxrefine.stats import bootstrap_interval
 
 PAPER = Hyperparameters()
+QUICK_EPISODES = 4
 GRID: dict[str, tuple[float, ...]] = {
     "learning_rate": (0.0007, 0.002, 0.007, 0.02, 0.07),
     "clip": (0.05, 0.1, 0.2, 0.4),
@@ -80,7 +82,7 @@ def measure(
     held_out = task.env.params_for_seeds(task.protocol.validation_seeds)
     plain = Batches(steps=task.protocol.steps, one_by_one=jax.default_backend() == "cpu")
     if quick:
-        plain = replace(plain, episodes=4)
+        plain = replace(plain, episodes=QUICK_EPISODES)
     restore = jax.vmap(ravel_pytree(params)[1])
 
     def returns(vectors: jax.Array) -> np.ndarray:
@@ -169,10 +171,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         parser.exit(2, f"{parser.prog}: {error}\n")
     began = time.perf_counter()
-    before, found = measure(task, program, params, chosen.resets, chosen.seeds, chosen.quick)
+    resets = 2 * QUICK_EPISODES if chosen.quick else chosen.resets
+    before, found = measure(task, program, params, resets, chosen.seeds, chosen.quick)
     seconds = time.perf_counter() - began
     table = Table(title=f"{task.name}, {task.condition}: {before:.1f} before training", caption=f"{seconds:.0f} s")
-    for column in ("setting", "value", f"validation return after {chosen.resets} resets [95 %]", "windows clipped"):
+    for column in ("setting", "value", f"validation return after {resets} resets [95 %]", "windows clipped"):
         table.add_column(column)
     for result in found:
         spread = bootstrap_interval(result.means) if len(result.means) > 1 else None
@@ -181,11 +184,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Console().print(table)
     if chosen.json:
         written = {
-            "command": "python -m bench.gspo_sensitivity",
+            "command": " ".join(["python -m bench.gspo_sensitivity", *(arguments or sys.argv[1:])]),
             "task": task.name,
             "condition": task.condition,
             "round": number,
-            "resets": chosen.resets,
+            "resets": resets,
+            "seeds": chosen.seeds,
+            "run": f"{summary['method']}, conversation {summary['provenance']['transcript']['chain']}",
             "device": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
             "seconds": seconds,
             "before": before,

@@ -111,7 +111,11 @@ def _print(comparison: Comparison) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compare, print and perhaps write; returns the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.gymnasium_bridge",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("run", type=Path, help="the run directory")
     parser.add_argument("--round", type=int, help="the round; the run's best by default")
     parser.add_argument("--condition", help="of Gymnasium's car and road; the run's own by default")

@@ -301,7 +301,9 @@ def show(task: Task, trained: Sequence[Trained], summary: dict[str, Any], consol
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train, print and perhaps write; returns the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.ppo", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--env", choices=SETTINGS, default="car_racing", help="what is trained in")
     parser.add_argument("--condition", default="stock", help="of the environment")
     parser.add_argument("--steps", type=_positive, help="of the environment, for each seed (2,000,000)")

@@ -162,7 +162,9 @@ def compile_times(name: str, batch: int, effort: Effort) -> dict[str, float]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and print; see ``--help``."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.throughput", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--env", choices=SUBJECTS, default="car_racing", help="what is measured")
     parser.add_argument("--batches", type=int, nargs="+", help="environments stepped at once")
     parser.add_argument("--rounds", type=int, default=5, help="measurements of each case")

@@ -17,8 +17,8 @@ _AXIS = "seed"
 def join_processes(coordinator: str | None = None, processes: int | None = None, process: int | None = None) -> None:
     """Join the other processes of a launcher's job, whose devices `seed_mesh` then counts as well.
 
-    Before the first computation, and importing gymnax computes something. Every process has to carry out the same program. Slurm, Open MPI and Kubernetes say
-    by themselves who belongs together; elsewhere the arguments do.
+    Before the first computation, and importing gymnax computes something. Every process has to carry out the same
+    program. Slurm, Open MPI and Kubernetes say by themselves who belongs together; elsewhere the arguments do.
 
     Args:
         coordinator: ``host:port`` of process 0.

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import importlib
+from pathlib import Path
+
 import pytest
 
-from bench import metaworld_bridge
+BENCHES = [
+    path.stem
+    for path in sorted((Path(__file__).parents[2] / "bench").glob("*.py"))
+    if "ArgumentParser(" in path.read_text(encoding="utf-8")
+]
 
 
-def test_the_usage_names_the_module(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("sys.argv", ["/somewhere/metaworld_bridge.py"])
+@pytest.mark.parametrize("name", BENCHES)
+def test_the_usage_names_the_module(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", [f"/somewhere/{name}.py", "--help"])
     with pytest.raises(SystemExit) as stop:
-        metaworld_bridge.main(["--help"])
+        importlib.import_module(f"bench.{name}").main(["--help"])
     assert stop.value.code == 0
-    assert capsys.readouterr().out.startswith("usage: python -m bench.metaworld_bridge ")
+    assert capsys.readouterr().out.startswith(f"usage: python -m bench.{name} ")
+
+
+def test_all_benches_were_found() -> None:
+    assert {"car_parity", "gspo_scale", "joined", "paper_table", "throughput"} <= set(BENCHES)
