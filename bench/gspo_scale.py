@@ -128,12 +128,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if loop is not None:
         hours = HIGH * found[0].steps_per_episode / loop / 3600
         console.print(
-            f"plain loop: {loop:.0f} steps/s; {HIGH:,} resets of one seed take it {hours:.1f} h to drive, resets and gradients apart"
+            f"plain loop: {loop:.0f} steps/s; {HIGH:,} resets of a seed take it {hours:.1f} h of driving alone"
         )
     if chosen.json:
-        written = {"command": " ".join([parser.prog, *(arguments or sys.argv[1:])]), "device": device, "task": task.name, "condition": task.condition,
-                   "parameters": program.size, "plain_loop_steps_per_s": loop,
-                   "scales": [asdict(row) for row in found]}  # fmt: skip
+        written = {
+            "command": " ".join([parser.prog, *(arguments or sys.argv[1:])]),
+            "device": device,
+            "task": task.name,
+            "condition": task.condition,
+            "parameters": program.size,
+            "plain_loop_steps_per_s": loop,
+            "scales": [asdict(row) for row in found],
+        }
         chosen.json.write_text(json.dumps(written, indent=1) + "\n")
     return 0
 
