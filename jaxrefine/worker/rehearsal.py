@@ -60,12 +60,21 @@ def _trace(task: Task) -> tuple[Any, Any]:
     started = jax.eval_shape(env.reset_to, params, index)
     if not (isinstance(started, tuple) and len(started) == 2 and isinstance(started[0], dict)):
         raise UserError(f"reset_to of the task {task.name} must return (observation, state), observation a dict")
-    jax.eval_shape(env.is_truncated, started[1], params)
+    truncated = jax.eval_shape(env.is_truncated, started[1], params)
+    _hold_to_scalar(task, "is_truncated", truncated)
+    if truncated.dtype != bool:
+        raise UserError(f"is_truncated of the task {task.name} must return a bool, and returns {truncated.dtype}")
     return started, jax.eval_shape(env.step_env, jax.random.key(0), started[1], action, params)
 
 
 def _hold_to_schema(task: Task, observation: dict[str, Any]) -> None:
     shapes = task.schema.observation_shapes
+    for key, value in observation.items():
+        if not hasattr(value, "shape"):
+            raise UserError(
+                f"the entry {key!r} of the observation of the task {task.name} is {type(value).__name__}; an "
+                "observation is a dict of arrays, with no further containers in it"
+            )
     found = {key: tuple(value.shape) for key, value in observation.items()}
     if found != shapes:
         raise UserError(

@@ -48,6 +48,19 @@ class Lost(Block):
         raise FileNotFoundError("no map of episode 0")
 
 
+class Nested(Block):
+    def reset_to(self, params, index):
+        observation, state = super().reset_to(params, index)
+        return {"block": {"inner": observation["block"]}}, state
+
+
+class Counting(Block):
+    """Says how many steps are left in the place of whether any are."""
+
+    def is_truncated(self, state, params):
+        return params.max_steps_in_episode - state.time
+
+
 def odd(tmp_path: Path, env: Block, **changes: Any) -> Task:
     return replace(make_task(tmp_path), make_env=lambda: (env, None), **changes)
 
@@ -106,3 +119,18 @@ def test_a_metric_of_no_entry_is_told_with_those_that_there_are(tmp_path: Path, 
     changes: dict[str, Any] = {where: wrong if where == "metric" else (wrong,)}
     with pytest.raises(UserError, match=r"'way left' .* 'distanse', .* there are: distance, reward"):
         rehearse(odd(tmp_path, Block(), **changes))
+
+
+def test_an_observation_of_containers_is_told(tmp_path: Path) -> None:
+    class NestedThroughout(Nested):
+        def step_env(self, key, state, action, params):
+            observation, *rest = super().step_env(key, state, action, params)
+            return {"block": {"inner": observation["block"]}}, *rest
+
+    with pytest.raises(UserError, match="entry 'block' of the observation .* is dict; an observation is a dict of arr"):
+        rehearse(odd(tmp_path, NestedThroughout()))
+
+
+def test_a_truncation_that_is_no_bool_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is_truncated of the task block must return a bool, and returns int32"):
+        rehearse(odd(tmp_path, Counting()))
