@@ -127,7 +127,7 @@ def test_an_observation_of_containers_is_told(tmp_path: Path) -> None:
             observation, *rest = super().step_env(key, state, action, params)
             return {"block": {"inner": observation["block"]}}, *rest
 
-    with pytest.raises(UserError, match=r"entry 'block' of the observation .* is dict; an observation is a dict of arr"):
+    with pytest.raises(UserError, match=r"entry 'block' of the observation .* is dict; .* a dict of arrays"):
         rehearse(odd(tmp_path, NestedThroughout()))
 
 
