@@ -24,10 +24,10 @@ from omegaconf import OmegaConf
 from rich.console import Console
 from rich.table import Table
 
-from bench.comparison import Row, rows, stages, to_json
 from jaxrefine.config import Config, register
 from jaxrefine.errors import UserError
 from jaxrefine.main import execute
+from jaxrefine.report.stages import Row, rows, stages, to_json
 
 # (task, condition) -> method -> stage -> mean of the paper's Table 1 and section 4 (ten episodes, one run each)
 PAPER: Mapping[tuple[str, str], Mapping[str, Mapping[str, float]]] = {
@@ -164,22 +164,26 @@ def _print(table: Sequence[Row], task: str, condition: str, seconds: float) -> N
         shown.add_column(column, justify="right")
     for row in table:
         known = paper.get(row.method, {}).get(row.stage)
-        digits = 1 if abs(row.mean) >= 10 else 3
+        digits = 1 if abs(row.mean or 0.0) >= 10 else 3
         between = f" [{row.interval.low:.{digits}f}, {row.interval.high:.{digits}f}]" if row.interval else ""
         shown.add_row(
             row.method,
             row.stage,
-            f"{row.calls:.1f}",
-            f"{row.resets:,.0f}",
-            f"{row.mean:.{digits}f}{between}",
-            f"{row.iqm:.{digits}f}",
-            f"{'-' if row.std_runs is None else format(row.std_runs, f'.{digits}f')} / {row.std_episodes:.{digits}f}",
-            f"{row.runs} ({row.conversations}) x {row.episodes}",
-            f"{row.chosen_mean:.{digits}f}",
-            "-" if row.p_value is None else f"{row.p_value:.2g}",
+            _shown(row.calls, ".1f"),
+            _shown(row.resets, ",.0f"),
+            f"{_shown(row.mean, f'.{digits}f')}{between}",
+            _shown(row.iqm, f".{digits}f"),
+            f"{_shown(row.std_runs, f'.{digits}f')} / {_shown(row.std_episodes, f'.{digits}f')}",
+            f"{row.runs} ({row.conversations}) x {row.episodes}" + (f", {row.failed} failed" if row.failed else ""),
+            _shown(row.chosen_mean, f".{digits}f"),
+            _shown(row.p_value, ".2g"),
             "-" if known is None else f"{known:g}",
         )
     console.print(shown)
+
+
+def _shown(value: float | None, how: str) -> str:
+    return "-" if value is None else format(value, how)
 
 
 if __name__ == "__main__":

@@ -6,27 +6,19 @@ import json
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
+from training_run import write_evaluation
 
-from bench import paper_table
-from bench.comparison import cluster_bootstrap, rows, stages
-from jaxrefine.stats import holm, welch
-
-SEEDS = (1000, 1001, 1002)
+from jaxrefine.errors import UserError
+from jaxrefine.report.stages import combine, read_parts, rows, stages
+from jaxrefine.stats import describe, holm, interquartile_mean, welch
 
 
 def _run(folder: Path, il: np.ndarray, rl: np.ndarray, *, chosen: int = 0, calls: int = 1, resets: int = 4) -> Path:
     """A run directory as far as the table reads it: values of (fit, episode) and of (training seed, episode)."""
-
-    def table(path: Path, values: np.ndarray) -> None:
+    for path, values in ((folder / "round_2", il), (folder / "rl" / "400", rl)):
         path.mkdir(parents=True)
-        fit, episode = np.meshgrid(np.arange(len(values)), SEEDS, indexing="ij")
-        columns = {"fit_seed": fit.ravel(), "seed": episode.ravel(), "value": values.ravel()}
-        pd.DataFrame(columns).sample(frac=1, random_state=0).to_parquet(path / "evaluation.parquet")
-
-    table(folder / "round_2", il)
-    table(folder / "rl" / "400", rl)
+        write_evaluation(path, values)
     trained = {"budget": "400", "resets": 400 * len(rl), "choice_resets": 16 * len(rl)}
     trained["seeds"] = {"means": rl.mean(1).tolist(), "chosen": 1}
     summary = {
@@ -84,31 +76,47 @@ def test_p_values_are_welchs_over_conversations_and_adjusted_together(found: lis
     assert [row.p_value for row in made if row.method == "MLP"] == [pytest.approx(*holm([expected])), None]
 
 
-def test_runs_of_one_conversation_are_not_taken_for_independent() -> None:
-    values = np.repeat([900.0, 920.0], 50) + np.random.default_rng(0).normal(size=100)
-    together = cluster_bootstrap(values, np.zeros(100, int))
-    apart = cluster_bootstrap(values, np.repeat([0, 1], 50))
-    assert apart.high - apart.low > 2 * (together.high - together.low)
-    assert cluster_bootstrap(values[:1], np.zeros(1, int)) is None
+def test_a_run_that_failed_is_counted_and_left_out_of_every_mean(tmp_path: Path) -> None:
+    values = np.array([[1.0, 2.0, 3.0], [4.0, np.nan, 5.0], [7.0, 8.0, 12.0], [np.inf, 1.0, 1.0]])
+    run = _run(tmp_path / "run", values, np.full((2, 3), np.nan), chosen=1)
+    first, second = rows(stages("refined", [run]))
+    assert (first.runs, first.failed, first.mean, first.chosen_mean) == (4, 2, pytest.approx(5.5), None)
+    assert first.iqm == pytest.approx(interquartile_mean([2.0, 9.0]))
+    assert first.std_runs == pytest.approx(describe([2.0, 9.0]).std_sample)
+    assert first.std_episodes == pytest.approx(describe([4.0, 5.0, 7.5]).std)
+    assert first.details["per_run"] == [2.0, None, 9.0, None]
+    assert (second.runs, second.failed, second.mean, second.interval, second.iqm) == (2, 2, None, None, None)
+    assert json.loads(json.dumps(first.details, allow_nan=False)) == first.details
 
 
-@pytest.mark.slow
-def test_the_table_is_made_from_runs_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    written = tmp_path / "table.json"
-    options = ["task=car_racing", "--rows", "MLP", "--quick", "--out", str(tmp_path / "runs"), "--json", str(written)]
-    assert paper_table.main(options) == 0
-    table = json.loads(written.read_text())
-    assert [(row["method"], row["stage"]) for row in table["rows"]] == [("MLP", "IL"), ("MLP", "RL 8")]
-    before = written.read_text()
-    assert paper_table.main(options) == 0  # from what is there
-    again = json.loads(written.read_text())
-    assert again["rows"] == json.loads(before)["rows"]
-    assert "car_racing, stock" in capsys.readouterr().out
-    assert table["paper"]["MLP"]["IL"] == 636.6
+def test_p_values_leave_failed_runs_out(tmp_path: Path) -> None:
+    noise = np.random.default_rng(3)
+    il = [900 + noise.normal(size=(2, 3)) for _ in range(3)]
+    others = [880 + noise.normal(size=(2, 3)) for _ in range(3)]
+    others[1][0, 0] = np.nan
+    others[2][:, 0] = np.nan
+    refined = [_run(tmp_path / f"r{i}", il[i], il[i]) for i in range(3)]
+    first = [_run(tmp_path / f"z{i}", others[i], il[i]) for i in range(3)]
+    made = rows(combine("zero-shot", [read_parts(run, []) for run in first]) + stages("refined", refined))
+    expected = welch([others[0].mean(), others[1][1].mean()], [run.mean() for run in il]).p_value
+    same = welch([run.mean() for run in il], [run.mean() for run in il]).p_value
+    assert [row.p_value for row in made if row.method == "zero-shot"] == pytest.approx(holm([expected, same]))
 
 
-def test_wrong_options_of_the_table_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        paper_table.main(["task=car_racing", "task.condition=icy", "--quick", "--out", str(tmp_path)])
-    assert ended.value.code == 2
-    assert "icy" in capsys.readouterr().err
+def test_replays_of_one_conversation_are_one_conversation(tmp_path: Path) -> None:
+    runs = [_run(tmp_path / f"r{i}", np.full((2, 3), 900.0 + i), np.full((2, 3), 910.0)) for i in range(3)]
+    for run, program in zip(runs, ("same", "same", "other"), strict=True):
+        (run / "round_0").mkdir()
+        (run / "round_0" / "policy.py").write_text(program)
+    stage = stages("refined", runs)[0]
+    assert stage.clusters.tolist() == [0, 0, 0, 0, 1, 1]
+    assert rows([stage])[0].conversations == 2
+
+
+def test_a_run_that_lacks_a_stage_is_told_or_left_out_of_it(tmp_path: Path) -> None:
+    runs = [_run(tmp_path / f"r{i}", np.full((2, 3), 900.0 + i), np.full((2, 3), 910.0)) for i in range(2)]
+    (runs[1] / "rl" / "400" / "evaluation.parquet").unlink()
+    with pytest.raises(UserError, match="r1 lacks RL 400"):
+        stages("refined", runs)
+    found = combine("refined", [read_parts(run, []) for run in runs])
+    assert [(stage.stage, len(stage.values)) for stage in found] == [("IL", 4), ("RL 400", 2)]
