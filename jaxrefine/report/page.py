@@ -15,6 +15,7 @@ from jaxrefine import stats
 from jaxrefine.errors import UserError
 from jaxrefine.report import figures, numbers, source
 from jaxrefine.report.activity import tally
+from jaxrefine.report.graph_picture import graph_pictures
 from jaxrefine.report.outcome import outcome
 from jaxrefine.report.record import Record, read_run
 from jaxrefine.report.rounds import Round, compare
@@ -87,6 +88,7 @@ def render(record: Record) -> str:
             longest_step=max((step.wall_s or 0.0 for step in record.steps), default=0.0),
             wall_s=sum(step.wall_s or 0.0 for step in record.steps),
             training=training_section(record),
+            graphs=graph_pictures(record),
             code_style=source.style_sheet(),
         )
     )
