@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import jax
 import numpy as np
 from gymnax.environments import environment
-from jaxtyping import Int, UInt8
+from jaxtyping import Float, Int, UInt8
 
 Observation = dict[str, jax.Array]
 TEnvState = TypeVar("TEnvState", bound=environment.EnvState)
@@ -110,3 +110,29 @@ class Environment(environment.Environment[TEnvState, TEnvParams], Generic[TEnvSt
     def render(self, states: TEnvState, params: TEnvParams) -> UInt8[np.ndarray, "time height width 3"]:
         """Draw a stacked sequence of states, one frame each, without a display."""
         raise NotImplementedError
+
+
+@runtime_checkable
+class Scenic(Protocol):
+    """What an environment may have beside, so that its episodes can be drawn from above; nothing else needs it."""
+
+    def place(self, state: Any) -> dict[str, Float[jax.Array, ""]]:
+        """Where things are in one state, vmap outside: names -> numbers.
+
+        ``x`` and ``y`` (or ``<thing>_x`` and ``<thing>_y``, and ``_z``) are a position, m. Any other name is a
+        quantity by which a path may be coloured, such as ``speed``.
+        """
+        ...
+
+    def outline(self, params: Any, index: int) -> dict[str, Float[np.ndarray, "points axes"]]:
+        """What stands still in the ``index``-th episode of ``params``: names -> lines (m), of two or three axes.
+
+        A single point is a mark.
+        """
+        ...
+
+
+def draws(env: Any) -> bool:
+    """Whether an environment has a ``render`` of its own."""
+    method = getattr(type(env), "render", None)
+    return method is not None and method not in (Environment.render, getattr(environment.Environment, "render", None))

@@ -193,6 +193,8 @@ class Config:
     seeds: int = 4
     # root of all randomness
     seed: int = 0
+    # pictures of every round for its report: the paths and a short film of its best, median and worst of 16 episodes
+    film: bool = True
     # a run directory to continue, or to make; null makes a new one under `out`
     run: str | None = None
     # where new run directories go

@@ -181,6 +181,19 @@ class CarRacing(Environment[EnvState, EnvParams]):
 
         return render(states, params)
 
+    def place(self, state: EnvState) -> dict[str, Array]:
+        """Where the hull is (m), its heading (rad, counter-clockwise from the x axis) and its speed (m/s)."""
+        x, y = dynamics.hull_position(state.car)
+        speed = dynamics.hull_speed(state.car)
+        return {"x": x, "y": y, "heading": state.car.angle + jnp.pi / 2, "speed": speed}
+
+    def outline(self, params: EnvParams, index: int) -> dict[str, np.ndarray]:
+        """The road's left and right border, closed, ``(nodes + 1, 2)``, m."""
+        from envs.car_racing.render import track_of
+
+        corners = track_of(params.tracks, index).tiles[:, :2]
+        return {side: np.concatenate([corners[-1:, i], corners[:, i]]) for i, side in enumerate(("left", "right"))}
+
 
 @cache
 def _default_tracks(precision: str) -> pool.Tracks:

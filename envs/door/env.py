@@ -141,6 +141,22 @@ class Door(Environment[EnvState, EnvParams]):
 
         return render(states, params, how)
 
+    def place(self, state: EnvState) -> dict[str, Array]:
+        """Where the hand and the handle are observed, m."""
+        things = (("hand", state.frame[HAND]), ("handle", state.frame[HANDLE]))
+        return {f"{thing}_{axis}": at[i] for thing, at in things for i, axis in enumerate("xyz")}
+
+    def outline(self, params: EnvParams, index: int) -> dict[str, np.ndarray]:
+        """The cabinet and the shut door from above, the hinge, and the handle's target, ``(points, 3)``, m."""
+        door = np.asarray(params.doors[index], float)
+        hinge = door + model.HINGE_OFFSET
+        lines = {}
+        for name in ("cabinet", "panel"):
+            geom = model.load().geom(name)
+            corners = np.array([(-1, -1, 0), (1, -1, 0), (1, 1, 0), (-1, 1, 0), (-1, -1, 0)])
+            lines[name] = hinge + geom.pos + corners * geom.size
+        return lines | {"hinge": hinge[None], "target": (door + TARGET_OFFSET)[None]}
+
 
 @batch_last
 def _advance(

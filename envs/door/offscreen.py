@@ -27,6 +27,7 @@ from envs.door.reference import TARGET_OFFSET
 
 SCRIPT = Path(__file__).with_name("mujoco_process.py")
 PATIENCE = 60.0  # with a first picture, s
+FORBIDDEN = ("disable", "disabled", "off", "false", "0")  # what MuJoCo takes in MUJOCO_GL for no drawing at all
 
 
 def draw(
@@ -128,6 +129,8 @@ class Painter:
 @cache
 def _attempt() -> tuple[Painter | None, str]:
     """A painter, or why there is none."""
+    if os.environ.get("MUJOCO_GL", "").lower() in FORBIDDEN:
+        return None, f"MUJOCO_GL={os.environ['MUJOCO_GL']} forbids it"
     libraries = ("egl", "osmesa", "glfw") if sys.platform == "linux" else ("",)  # elsewhere MuJoCo knows best
     reasons = []
     for library in (os.environ["MUJOCO_GL"],) if os.environ.get("MUJOCO_GL") else libraries:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from jaxrefine.methods import prompting
+from jaxrefine.methods.analyses import analyse
 from jaxrefine.methods.rounds import Round, Rounds
 
 FEEDBACK = ("analysis", "table", "return_only", "none")
@@ -18,7 +19,7 @@ def gather(rounds: Rounds, current: Round) -> None:
     """
     match rounds.config.refine.feedback:
         case "analysis":
-            rounds.analyse(current)
+            analyse(rounds, current)
         case "table":
             rounds.roll_out(current)
             rounds.excerpt(current)

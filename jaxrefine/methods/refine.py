@@ -11,6 +11,7 @@ from __future__ import annotations
 from functools import partial
 
 from jaxrefine.methods import evidence
+from jaxrefine.methods.analyses import run_analyses
 from jaxrefine.methods.replies import Decision, ReplyError, find_decision, find_section
 from jaxrefine.methods.rounds import Round, RoundFailedError, Rounds
 
@@ -79,7 +80,7 @@ def _decide(rounds: Rounds, current: Round, done: list[Round]) -> tuple[Decision
         if kind != "analysis":
             return decision, reply
         if attempt < rounds.config.refine.more_analyses:
-            rounds.run_analyses(current, reply, request)
+            run_analyses(rounds, current, reply, request)
     raise RoundFailedError(
         f"round {current.number} asked for more analyses {rounds.config.refine.more_analyses + 1} times without a "
         "decision; raise refine.more_analyses to let it go on"

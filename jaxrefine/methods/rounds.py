@@ -1,4 +1,4 @@
-"""What a round is made of: a program that passes its checks, its fit, its evaluation, and analyses of its rollouts."""
+"""What a round is made of: a program that passes its checks, its fit, its evaluation, its rollouts and its pictures."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from jaxrefine.analysis import Limits, check_analysis, run_analysis
 from jaxrefine.config import Config
 from jaxrefine.errors import UserError
 from jaxrefine.methods.acceptance import compare
 from jaxrefine.methods.conversation import Conversation
-from jaxrefine.methods.prompting import column_list, part
-from jaxrefine.methods.replies import ReplyError, find_analyses, find_program
+from jaxrefine.methods.replies import ReplyError, find_program
 from jaxrefine.run import RunDirectory
 from jaxrefine.sandbox import Backend
 from jaxrefine.task import Task
 from jaxrefine.worker import ProcessWorker, ProgramError, Worker
+
+_FILMED = 16  # episodes that are driven for a round's pictures, of which three are shown
 
 
 @dataclass
@@ -107,6 +107,7 @@ class Rounds:
         for carry_out in (self._check, self._fit, self._evaluate):
             if problem := carry_out(only, source, 0):
                 raise RoundFailedError(problem)
+        self._film(only)
         return only
 
     def revised(self, number: int, reply: str, before: Round) -> Round:
@@ -117,6 +118,7 @@ class Rounds:
     def _complete(self, current: Round, reply: str, request: str, before: Round | None) -> Round:
         self._program(current, reply, request)
         self._structure(current, before)
+        self._film(current)
         return current
 
     def _program(self, current: Round, reply: str, request: str) -> None:
@@ -169,7 +171,27 @@ class Rounds:
             counts = ", ".join(f"{len(latents[key])} {key}" for key in ("added", "removed", "rewired"))
             return {"line": f"latents against round {before.number}: {counts}"}
 
-        self._step(current, "structure", structure, "read the structure")
+        self.step(current, "structure", structure, "read the structure")
+
+    def _film(self, current: Round) -> None:
+        """Three episodes for people to look at, into files; without them the round stands all the same."""
+        if not self.config.film:
+            return
+
+        def film() -> dict[str, Any]:
+            try:
+                found = self.worker.film(current.source, self.run.round_path(current.number), _FILMED)
+            except UserError:  # a full disk, a lost file: what comes next would meet it too
+                raise
+            except Exception as error:
+                said = str(error).strip() or type(error).__name__
+                return {"env_steps": 0, "line": f"could not be made: {said.splitlines()[-1][:300]}"}
+            if not found["driven"]:
+                return found | {"line": "none: the environment has neither render nor place and outline"}
+            return found | {"line": f"{len(found['chosen'])} of {found['driven']} episodes, {found['frames']} frames"}
+
+        # episodes that nothing is chosen by: steps, but no resets
+        current.env_steps += self.step(current, "film", film, "make pictures")["env_steps"]
 
     def _hold_to_its_file(self, current: Round) -> None:
         """A round's program is what its file says: people read it there, and other commands run it from there."""
@@ -190,7 +212,7 @@ class Rounds:
             latents, weights = len(found["latents"]), len(found["weights"])
             return found | {"line": f"{found['parameters']} parameters, {latents} latents, {weights} weights reported"}
 
-        result = self._step(current, "check", check, "check the program", attempt)
+        result = self.step(current, "check", check, "check the program", attempt)
         if "problem" not in result:
             current.source, current.check = source, result
         return result.get("problem")
@@ -211,7 +233,7 @@ class Rounds:
                 "line": f"{self.config.seeds} seeds, validation NLL {spread} nats a step{beside}"
             }
 
-        result = self._step(current, "fit", fit, "fit to the demonstration", attempt)
+        result = self.step(current, "fit", fit, "fit to the demonstration", attempt)
         if "problem" not in result:
             current.fit = result
         return result.get("problem")
@@ -231,29 +253,12 @@ class Rounds:
                 line += f", {further.name} " + ("not finite" if mean is None else f"{mean:.4g}")
             return found | {"line": line}
 
-        result = self._step(current, "evaluate", evaluate, "evaluate", attempt)
+        result = self.step(current, "evaluate", evaluate, "evaluate", attempt)
         if "problem" not in result:
             current.evaluation = result
             current.resets += result["episodes"] - result["test_episodes"]
             current.env_steps += result["env_steps"]
         return result.get("problem")
-
-    def analyse(self, current: Round) -> None:
-        """Ask for analyses, roll the policy out, and run them.
-
-        Raises:
-            RoundFailedError: no module of analyses could be run.
-        """
-        reply, request = self.conversation.ask(
-            "diagnose",
-            current.number,
-            program=current.source.strip(),
-            columns=column_list(current.check["columns"]),
-            battery=part("battery_note") if self.config.refine.battery else "",
-            **self.table_facts(),
-        )
-        self.roll_out(current)
-        self.run_analyses(current, reply, request)
 
     def roll_out(self, current: Round) -> None:
         """Log rollouts of the round's policy as its table."""
@@ -264,7 +269,7 @@ class Rounds:
             )
             return found | {"line": f"{found['episodes']} episodes, {found['rows']:,} rows"}
 
-        current.rolled_out = self._step(current, "rollout", roll_out, "roll out")
+        current.rolled_out = self.step(current, "rollout", roll_out, "roll out")
         current.resets += current.rolled_out["episodes"]
         current.env_steps += current.rolled_out["rows"]
 
@@ -284,7 +289,7 @@ class Rounds:
             return found | {"line": f"{found['latents']} latents held at their means, {found['env_steps']:,} steps"}
 
         if current.battery is None:
-            current.battery = self._step(current, "battery", check, "built-in checks")
+            current.battery = self.step(current, "battery", check, "built-in checks")
             current.resets += current.battery["episodes"]
             current.env_steps += current.battery["env_steps"]
         return self.run.read_text(f"round_{current.number}/battery.txt")
@@ -300,7 +305,7 @@ class Rounds:
             return found | {"line": f"episode {found['episode']}, {found['rows']} rows"}
 
         if current.excerpt is None:
-            current.excerpt = self._step(current, "excerpt", excerpt, "write one rollout as CSV")
+            current.excerpt = self.step(current, "excerpt", excerpt, "write one rollout as CSV")
         return current.excerpt
 
     def best_of(self, done: list[Round]) -> Round:
@@ -320,7 +325,7 @@ class Rounds:
             found["best"] = best.number
             return found | {"line": f"{found['verdict']} round {best.number}: {found['line']}"}
 
-        found = self._step(current, "judge", judge, "compare with the best so far")
+        found = self.step(current, "judge", judge, "compare with the best so far")
         current.against_best = found
         current.accepted = self.config.refine.accept == "always" or found["verdict"] != "worse than"
 
@@ -330,75 +335,15 @@ class Rounds:
         by_mean = (episodes + 1) // 2
         return {"episodes": str(episodes), "mean_episodes": str(by_mean), "last_mean_episode": str(by_mean - 1)}
 
-    def run_analyses(self, current: Round, reply: str, request: str) -> None:
-        """Run the reply's analyses on the round's table, and add their results to the round's.
-
-        What fails goes back to the model.
-
-        Args:
-            current: the round.
-            reply: holds the module.
-            request: what it answered.
+    def step(self, current: Round, name: str, function: Any, label: str, attempt: int = 0) -> dict[str, Any]:
+        """A durable step of a round.
 
         Raises:
-            RoundFailedError: no module of analyses could be run.
+            RoundFailedError: the program, which had passed every check, ended its process.
         """
-        limits = self.config.analysis
-        problem = ""
-        for attempt in range(self.config.refine.regenerations + 1):
-            part, code, text = f"{current.analyses}" + (f"_{attempt}" if attempt else ""), "", ""
-            try:
-                code = find_analyses(reply)
-                problem = check_analysis(code) or ""
-            except ReplyError as error:
-                problem = str(error)
-            if not problem:
-                result = self._run_module(current, code, part, limits.wall_s, limits.memory_mb, limits.output_kb)
-                text = result["text"]
-                if result["status"] != "ok":
-                    problem = f"It ended with status `{result['status']}`. Its output:\n\n```text\n{text}\n```"
-            if not problem or (attempt == self.config.refine.regenerations and text):
-                current.analyses += 1
-                current.analyses_text = _with_results(self.run, current, code, text)
-                return
-            if attempt == self.config.refine.regenerations:
-                break
-            current.regenerations += 1
-            if code:
-                columns = column_list(current.check["columns"])
-                fields = {"columns": columns, "code": code.strip(), "problem": problem}
-                reply, _ = self.conversation.ask("repair_analysis", current.number, **fields)
-            else:
-                fields = {"request": request, "reply": reply, "problem": problem}
-                reply, _ = self.conversation.ask("repair_reply", current.number, **fields)
-        raise RoundFailedError(f"round {current.number} has no analyses that run; the last problem: {problem}")
-
-    def _run_module(
-        self, current: Round, code: str, part: str, wall_s: float, memory_mb: int, output_kb: int
-    ) -> dict[str, Any]:
-        def analyse() -> dict[str, Any]:
-            table = self.run.round_path(current.number) / "rollouts.parquet"
-            limits = Limits(wall_s=wall_s, cpu_s=wall_s, memory_mb=memory_mb, output_kb=output_kb)
-            found = run_analysis(code, table, limits, self.backend)
-            lines = found.text.count("\n") + 1
-            return {"status": found.status, "text": found.text, "line": f"{found.status}, {lines} lines of results"}
-
-        return self._step(current, f"analyse_{part}", analyse, "run the analyses")
-
-    def _step(self, current: Round, name: str, function: Any, label: str, attempt: int = 0) -> dict[str, Any]:
         suffix = f"_{attempt}" if attempt else ""
         try:
             result: dict[str, Any] = self.run.step(f"round_{current.number}/{name}{suffix}", function, label=label)
         except ProgramError as error:  # of a program that has been evaluated: it ended the process this time
             raise RoundFailedError(f"round {current.number} could not go on: {error}") from error
         return result
-
-
-def _with_results(run: RunDirectory, current: Round, code: str, text: str) -> str:
-    k, before = current.number, current.analyses_text
-    mine = f"```python\n{code.strip()}\n```\n\ntest_results.txt:\n\n```text\n{text.strip()}\n```"
-    both = f"{before}\n\nAdditional analyses:\n\n{mine}" if before else mine
-    name = "" if current.analyses == 1 else f"_{current.analyses - 1}"
-    run.write_text(f"round_{k}/diagnostics{name}.py", code)
-    run.write_text(f"round_{k}/results{name}.txt", text)
-    return both

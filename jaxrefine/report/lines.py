@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 import numpy as np
@@ -20,7 +21,7 @@ def thin(values: np.ndarray, points: int) -> np.ndarray:
         return np.arange(n)
     edges = np.linspace(0, n, points // 2 + 1).astype(int)
     kept = set()
-    for start, end in zip(edges[:-1], edges[1:], strict=True):
+    for start, end in itertools.pairwise(edges):
         stretch = values[start:end]
         finite = np.isfinite(stretch)
         if not finite.any():

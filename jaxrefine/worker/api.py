@@ -21,6 +21,7 @@ from jaxrefine.learn.evaluate import Measure, evaluate
 from jaxrefine.learn.gspo import train as train_seeds
 from jaxrefine.learn.imitation import FitSettings, fit_seeds
 from jaxrefine.learn.rollout import key_per_episode, rollout
+from jaxrefine.learn.stepwise import mean_action
 from jaxrefine.policy.ablation import hold
 from jaxrefine.policy.checks import check_program
 from jaxrefine.policy.graph import semantic_graph
@@ -33,6 +34,7 @@ from jaxrefine.task import Task
 from jaxrefine.worker import battery, checks
 from jaxrefine.worker.arrays import load_arrays, save_arrays
 from jaxrefine.worker.excerpt import excerpt
+from jaxrefine.worker.film import film
 from jaxrefine.worker.samples import plain, ranged, sample
 from jaxrefine.worker.training import train
 
@@ -88,7 +90,7 @@ class Worker:
         if source not in self._loaded:
             self._loaded.clear()
             # one program at a time: functions compiled for an earlier one would stay in memory for ever
-            for compiled in (fit_seeds, evaluate, rollout, train_seeds):
+            for compiled in (fit_seeds, evaluate, rollout, mean_action, train_seeds):
                 compiled.clear_cache()  # type: ignore[attr-defined]  # jax.stages does not declare it
             self._loaded[source] = mlp_of(source, self._spec) or load_program(source, self._spec)
         return self._loaded[source]
@@ -314,6 +316,12 @@ class Worker:
     def excerpt(self, folder: Path, episodes: int, characters: int) -> dict[str, Any]:
         """One of the ``episodes`` rollouts of ``folder``/rollouts.parquet as text; see ``excerpt.excerpt``."""
         return excerpt(folder / "rollouts.parquet", (episodes + 1) // 2, characters)
+
+    def film(self, source: str, folder: Path, episodes: int) -> dict[str, Any]:
+        """Drive the first ``episodes`` rollout seeds by the mean action, for pictures of three; see ``film.film``."""
+        env_params = self._params_for(self.task.protocol.rollout_seeds)
+        params = {k: jnp.asarray(v) for k, v in load_arrays(folder / "weights.npz").items()}
+        return film(self.task, self._load(source), env_params, params, self._key(_ROLLOUT), episodes, folder)
 
     def battery(self, source: str, folder: Path, episodes: int, chosen: int, ablated: int) -> dict[str, Any]:
         """The checks of a round's fit and rollouts that need no model; see ``checks``.

@@ -31,12 +31,14 @@ class Call:
         result: the form of what it returns.
         reads: files of its folder that it needs.
         writes: files that it leaves there.
+        may_write: files that it may leave there, or not.
         quick: whether a program that keeps it waiting has gone wrong.
     """
 
     result: Form
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
+    may_write: tuple[str, ...] = ()
     quick: bool = False
 
 
@@ -80,6 +82,11 @@ CALLS: Mapping[str, Call] = {
         },
         reads=("weights.npz",),
         writes=("rollouts.parquet",),
+    ),
+    "film": Call(
+        {"driven": int, "chosen": [int], "values": [_MAYBE], "frames": int, "env_steps": int},
+        reads=("weights.npz",),
+        may_write=("scene.parquet", "scene.npz", "film.webp"),
     ),
     "battery": Call(
         {"text": str, "numbers": {str: dict}, "latents": int, "episodes": int, "env_steps": int},

@@ -50,13 +50,17 @@ class Outbox:
         os.close(self._descriptor)
         remove_tree(self.path)
 
-    def publish(self, names: Sequence[str], folder: Path, most_bytes: int) -> None:
+    def publish(self, names: Sequence[str], folder: Path, most_bytes: int, optional: Sequence[str] = ()) -> None:
         """Move files to a folder, replacing what has their names; nothing is replaced unless all of them are files.
+
+        Of the optional ones, those that are there are among them.
 
         Raises:
             NotAFileError: one is missing, is no regular file of its own, or is too large.
             UserError: the folder cannot be written.
         """
+        there = os.listdir(self._descriptor)  # noqa: PTH208 its path may lead elsewhere by now
+        names = [*names, *(name for name in optional if name in there)]
         temporary = [TEMPORARY_PREFIX + name for name in names]
         try:
             folder.mkdir(parents=True, exist_ok=True)

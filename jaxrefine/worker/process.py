@@ -145,6 +145,10 @@ class ProcessWorker:
         """See ``Worker.rollout``."""
         return self._call("rollout", {"source": source, "episodes": episodes}, folder)
 
+    def film(self, source: str, folder: Path, episodes: int) -> dict[str, Any]:
+        """See ``Worker.film``."""
+        return self._call("film", {"source": source, "episodes": episodes}, folder)
+
     def battery(self, source: str, folder: Path, episodes: int, chosen: int, ablated: int) -> dict[str, Any]:
         """See ``Worker.battery``."""
         arguments = {"source": source, "episodes": episodes, "chosen": chosen, "ablated": ablated}
@@ -200,7 +204,7 @@ class ProcessWorker:
 
     def _publish(self, outbox: Outbox, call: Call, folder: Path) -> None:
         try:
-            outbox.publish(call.writes, folder, self._limits.file_mb << 20)
+            outbox.publish(call.writes, folder, self._limits.file_mb << 20, optional=call.may_write)
         except NotAFileError as error:
             self.close()
             raise ProcessEndedError(f"left something else than the files that were asked for: {error}") from error
