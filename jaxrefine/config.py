@@ -147,8 +147,6 @@ class RLConfig:
     clip_stop: float | None = None
     # fewest episodes still running at a step for its advantages to count
     survivors: int = 1
-    # curves for TensorBoard, in the run directory's `tensorboard` (needs the package tensorboardX)
-    tensorboard: bool = False
 
 
 @dataclass
@@ -175,6 +173,16 @@ class WorkerConfig:
 
 
 @dataclass
+class SinksConfig:
+    """The report's numbers for other viewers, written at the end of a run."""
+
+    # event files in the run directory's `tensorboard` (needs the package tensorboardX)
+    tensorboard: bool = False
+    # an offline run of Weights & Biases in the run directory's `wandb` (needs the package wandb); sends nothing
+    wandb: bool = False
+
+
+@dataclass
 class Config:
     """Everything a run is made of."""
 
@@ -186,6 +194,7 @@ class Config:
     rl: RLConfig = field(default_factory=RLConfig)
     analysis: AnalysisConfig = field(default_factory=AnalysisConfig)
     worker: WorkerConfig = field(default_factory=WorkerConfig)
+    sinks: SinksConfig = field(default_factory=SinksConfig)
     # what holds the model's code: auto (the strongest that this machine has) | strong (refuse to run on less than
     # bubblewrap or Landlock) | limits (on time, memory and output alone)
     sandbox: str = "auto"

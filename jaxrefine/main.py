@@ -24,7 +24,7 @@ from jaxrefine.errors import UserError
 from jaxrefine.llm import ScriptedClient
 from jaxrefine.methods.clients import make_client
 from jaxrefine.methods.experiment import check_options, run_experiment
-from jaxrefine.report import require_tensorboard, write_report, write_tensorboard
+from jaxrefine.report import require_tensorboard, require_wandb, write_report, write_tensorboard, write_wandb
 from jaxrefine.run import Console, RunDirectory, print_summary
 from jaxrefine.sandbox import Backend, Mode, choose
 from jaxrefine.worker import ProcessWorker, TaskChoice, WorkerLimits, spare_the_device
@@ -33,7 +33,8 @@ from jaxrefine.worker import ProcessWorker, TaskChoice, WorkerLimits, spare_the_
 _MAY_CHANGE = {
     "run", "out", "llm.provider", "llm.model", "llm.reasoning_effort", "llm.api", "llm.strict", "llm.path",
     "llm.base_url", "llm.api_key_env", "llm.timeout", "llm.max_retries", "llm.max_calls", "llm.max_tokens",
-    "llm.max_cost", "llm.prices", "rl.tensorboard", "sandbox", "worker.memory_mb", "worker.check_s", "worker.call_s",
+    "llm.max_cost", "llm.prices", "sandbox", "sinks.tensorboard", "sinks.wandb", "worker.memory_mb", "worker.check_s",
+    "worker.call_s",
 }  # fmt: skip
 
 # what the jobs of this command came to; Hydra would print its own words about an exception
@@ -68,8 +69,10 @@ def execute(config: Config) -> str | None:
     demonstration = Path(config.task.demonstration) if config.task.demonstration else None
     task = tasks.get(config.task.name, demonstration, config.task.condition, config.task.text)
     check_options(config)
-    if config.rl.tensorboard:
+    if config.sinks.tensorboard:
         require_tensorboard()
+    if config.sinks.wandb:
+        require_wandb()
     backend = choose(cast("Mode", config.sandbox))
     spare_the_device()
     _ = task.demonstration  # its mistakes are told before anything is made
@@ -92,7 +95,6 @@ def execute(config: Config) -> str | None:
                 if ":" in config.task.name:
                     worker.device()  # starts it, so that a mistake in the task is told before a model is asked anything
                 summary = run_experiment(config, task, run, client, worker, backend)
-                _tell_of_earlier_sandboxes(summary, run, backend)
         except KeyboardInterrupt:
             console.print(f"\nstopped; the same command with run={run.path} goes on from the last finished step")
             raise
@@ -101,9 +103,11 @@ def execute(config: Config) -> str | None:
                 f"{error}\nthe run so far is kept; with this mended, the same command with run={run.path} goes on"
             ) from error
         write_report(run.path)
-        if config.rl.tensorboard:
-            console.print(f"curves:  tensorboard --logdir {write_tensorboard(run.path)}")
         print_summary(summary, console)
+        if config.sinks.tensorboard:
+            console.print(f"curves:  tensorboard --logdir {write_tensorboard(run.path)}")
+        if config.sinks.wandb:
+            console.print(f"curves:  wandb sync {write_wandb(run.path)}")
         return None if summary["status"] != "failed" else str(summary["reason"])
 
 
@@ -113,19 +117,6 @@ def _worker(config: Config, demonstration: Path | None, run: RunDirectory, backe
     return ProcessWorker(
         choice, config.seed, asdict(config.fit), run.path, run.progress, backend=backend, limits=limits
     )
-
-
-def _tell_of_earlier_sandboxes(summary: dict[str, Any], run: RunDirectory, backend: Backend) -> None:
-    """Into ``summary.json``: which others held code of which this run keeps results."""
-    found: list[str] = []
-    holding: str | None = None
-    for event in run.events:
-        if event["event"] == "sandbox_chosen":
-            holding = event["name"]
-        elif event["event"] == "step_finished" and holding is not None and holding not in (backend.name, *found):
-            found.append(holding)
-    summary["provenance"]["sandbox"]["earlier"] = found
-    run.write_json("summary.json", summary)
 
 
 def _new_path(config: Config, task: tasks.Task) -> Path:

@@ -15,8 +15,9 @@ import pandas as pd
 import pytest
 
 from jaxrefine import task as tasks
-from jaxrefine.main import _tell_of_earlier_sandboxes, main
+from jaxrefine.main import main
 from jaxrefine.methods.clients import _bundled
+from jaxrefine.methods.experiment import earlier_sandboxes
 from jaxrefine.run import RunDirectory
 from jaxrefine.sandbox import Backend, choose
 
@@ -177,16 +178,13 @@ def test_the_summary_names_every_sandbox_that_worked_on_the_run(
 ) -> None:
     backend = Backend()
     backend.name = "now"
-    summary: dict[str, Any] = {"provenance": {"sandbox": {"analyses": "now"}}}
     with RunDirectory.create(tmp_path) as run:
         for number, event in enumerate(events):
             if event == "step":
                 run.step(f"step {number}", lambda: None)
             else:
                 run.emit("sandbox_chosen", name=event)
-        _tell_of_earlier_sandboxes(summary, run, backend)
-        assert run.read_json("summary.json") == summary
-    assert summary["provenance"]["sandbox"] == {"analyses": "now", "earlier": earlier}
+        assert earlier_sandboxes(run, backend) == earlier
 
 
 def test_a_chain_that_would_lead_elsewhere_is_refused(

@@ -174,6 +174,7 @@ def run_experiment(
         if problem is not None:
             status, reason = "stopped", problem if reason is None else f"{reason}; {problem}"
     spent = recorder.totals
+    device = _device(run, worker)
     summary = {
         "task": task.name,
         "condition": task.condition,
@@ -205,7 +206,7 @@ def run_experiment(
         },
         "provenance": {
             "versions": {name: _version(name) for name in _PACKAGES},
-            "device": worker.device(),
+            "device": device,
             "seeds": {
                 "root": config.seed,
                 "fit": config.seeds,
@@ -215,14 +216,38 @@ def run_experiment(
             "sandbox": {
                 "analyses": backend.name,
                 "programs": worker.backend if isinstance(worker, ProcessWorker) else "none: in the command's process",
+                "earlier": earlier_sandboxes(run, backend),
             },
             "prompt_version": prompting.version(),
             "task_text": config.task.text,
         },
     }
     run.write_json("summary.json", summary)
-    run.emit("run_finished", status=status, best_round=best)
+    run.emit("run_finished", status=status, best_round=best, device=device)
     return summary
+
+
+def earlier_sandboxes(run: RunDirectory, backend: Backend) -> list[str]:
+    """Which others than ``backend`` held code of which this run keeps results."""
+    found: list[str] = []
+    holding: str | None = None
+    for event in run.events:
+        if event["event"] == "sandbox_chosen":
+            holding = event["name"]
+        elif event["event"] == "step_finished" and holding is not None and holding not in (backend.name, *found):
+            found.append(holding)
+    return found
+
+
+def _device(run: RunDirectory, worker: Worker | ProcessWorker) -> str:
+    """What did the work; where nothing was done since the run last ended, no worker is started to be asked."""
+    known: str | None = None
+    for event in run.events:
+        if event["event"] == "run_finished":
+            known = event.get("device")
+        elif event["event"] == "step_finished":
+            known = None
+    return known or worker.device()
 
 
 def _header(config: Config, task: Task, client: Client) -> dict[str, Any]:

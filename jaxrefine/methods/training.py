@@ -77,7 +77,7 @@ def _starts(best: Round, start: str) -> list[int]:
 
 
 def _plain(options: RLConfig) -> dict[str, Any]:
-    return {name: value for name, value in asdict(options).items() if name not in ("resets", "tensorboard")}
+    return {name: value for name, value in asdict(options).items() if name != "resets"}
 
 
 def _mean(sample: dict[str, Any]) -> str:

@@ -12,6 +12,8 @@ from pathlib import Path
 from jaxrefine.errors import UserError
 from jaxrefine.report.page import FILE_NAME, render, write_report
 from jaxrefine.report.record import read_run
+from jaxrefine.report.tensorboard import require_tensorboard, write_tensorboard
+from jaxrefine.report.wandb import require_wandb, write_wandb
 from jaxrefine.report.watch import EVERY_S, Watch, serving
 from jaxrefine.run.files import write_whole
 
@@ -40,6 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     runs: list[Path] = options.runs
     if options.watch and options.out is not None:
         parser.error("--watch writes no file: leave out --out, or make the page without --watch")
+    if options.watch and (options.tensorboard or options.wandb):
+        parser.error("--watch writes no file: make --tensorboard or --wandb without it")
     if not options.watch and (options.port is not None or options.every != EVERY_S):
         parser.error("--port and --every are for --watch")
     if len({run.resolve() for run in runs}) < len(runs):
@@ -48,7 +52,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.watch:
             _watch(runs, options.port, options.every)
         else:
+            if options.tensorboard:
+                require_tensorboard()
+            if options.wandb:
+                require_wandb()
             _write(runs, options.out)
+            for run in runs:
+                if options.tensorboard:
+                    print(write_tensorboard(run))
+                if options.wandb:
+                    print(write_wandb(run))
     except UserError as error:
         print(error, file=sys.stderr)
         return 2
@@ -78,6 +91,12 @@ def _parser() -> argparse.ArgumentParser:
         default=EVERY_S,
         metavar="S",
         help=f"with --watch: seconds between two looks (default: {EVERY_S:g}; more if the page takes long to make)",
+    )
+    parser.add_argument(
+        "--tensorboard", action="store_true", help="write the same numbers as event files too: RUN/tensorboard"
+    )
+    parser.add_argument(
+        "--wandb", action="store_true", help="write an offline run of Weights & Biases too: RUN/wandb; sends nothing"
     )
     return parser
 

@@ -1,60 +1,51 @@
-"""Learning curves for TensorBoard, out of a run directory."""
+"""A run's numbers for TensorBoard."""
 
 from __future__ import annotations
 
 from importlib import import_module
 from pathlib import Path
 
-import pandas as pd
-
 from jaxrefine.errors import UserError
+from jaxrefine.report.record import read_run
+from jaxrefine.report.sinks import curves_of, whole_folder
 
 
 def write_tensorboard(run: Path) -> Path:
-    """Write the curves of every budget and seed as event files, each seed a run of its own: ``tensorboard --logdir``.
+    """Write RUN/tensorboard anew: rounds, and every seed of every training budget, each a TensorBoard run of its own.
 
-    The step axis is resets. Test means of the looks stand beside the curves as ``test``.
+    The step axis is rounds, or resets of one seed; see `sinks.curves_of` for the numbers.
 
     Args:
-        run: a run directory with a folder under ``rl``.
+        run: A run directory.
 
     Returns:
-        The folder that TensorBoard is to read.
+        The folder, for `tensorboard --logdir`.
 
     Raises:
-        UserError: the package that writes event files is not installed.
+        UserError: The package that writes event files is not installed, the folder is no run directory, or it cannot
+            be written.
     """
     require_tensorboard()
-    folder = run / "tensorboard"
-    for curves in sorted(run.glob("rl/*/curves.parquet")):
-        budget = curves.parent.name
-        looked = pd.read_parquet(curves.with_name("checkpoints.parquet"))
-        tested = looked.groupby(["seed", "resets"])["value"].mean()
-        for seed, mine in pd.read_parquet(curves).groupby("seed"):
-            # a budget that is trained anew replaces its curves: event files are only ever added to
-            target = folder / f"{budget}-seed-{seed}"
-            for old in target.glob("events.out.tfevents.*"):
-                old.unlink()
-            writer = import_module("tensorboardX").SummaryWriter(str(target))
-            for row in mine.to_dict("records"):
-                for name, value in row.items():
-                    if name not in ("seed", "update", "resets"):
-                        writer.add_scalar(name, value, row["resets"])
-            for resets, value in tested.loc[seed].items():
-                writer.add_scalar("test", value, resets)
-            writer.close()
-    return folder
+    make_writer = import_module("tensorboardX").SummaryWriter
+    found = curves_of(read_run(run))
+    with whole_folder(run / "tensorboard") as folder:
+        for curves in found:
+            with make_writer(str(folder / curves.name.replace("/", "-"))) as writer:
+                for step, values in curves.points:
+                    for name, value in values.items():
+                        writer.add_scalar(name, value, step)
+    return run / "tensorboard"
 
 
 def require_tensorboard() -> None:
     """Raise unless event files can be written.
 
     Raises:
-        UserError: the package is missing.
+        UserError: The package is missing.
     """
     try:
         import_module("tensorboardX")
     except ImportError as error:
         raise UserError(
-            "rl.tensorboard needs the package tensorboardX: pip install 'jaxrefine[tensorboard]'"
+            "curves for TensorBoard need the package tensorboardX: pip install 'jaxrefine[tensorboard]'"
         ) from error

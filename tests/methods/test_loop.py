@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -19,6 +20,7 @@ from jaxrefine.llm import Request, ScriptedClient, TranscriptClient
 from jaxrefine.methods.experiment import run_experiment
 from jaxrefine.report import write_report
 from jaxrefine.run import RunDirectory
+from jaxrefine.worker import Worker
 
 BETTER = PROGRAM.replace("block[1]\n", "block[1] + 0 * block[0]\n").replace("Pushes", "Pushes hard")
 ANALYSES = """import pandas as pd
@@ -71,6 +73,34 @@ def test_rounds_follow_the_decisions(finished: tuple[Path, dict[str, Any]]) -> N
     assert (path / "round_0" / "policy.py").read_text() == PROGRAM
     assert (path / "round_1" / "policy.py").read_text() == BETTER
     assert summary["resources"]["llm_calls"] == 5
+
+
+class _NoWorker:
+    def __getattr__(self, name: str) -> None:
+        raise AssertionError(f"nothing is left to do, and yet a worker is asked for {name}")
+
+
+def test_a_finished_run_started_again_asks_no_worker(finished: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    shutil.copytree(finished[0], tmp_path / "run")
+    with RunDirectory.open(tmp_path / "run") as directory:
+        again = run_experiment(
+            config(), make_task(tmp_path), directory, ScriptedClient([]), cast("Worker", _NoWorker())
+        )
+    assert again == finished[1]
+    assert "cpu" in again["provenance"]["device"]
+
+
+def test_the_summary_is_whole_before_the_run_is_said_to_be_over(tmp_path: Path) -> None:
+    seen: list[dict[str, Any]] = []
+    with RunDirectory.create(tmp_path / "run") as directory:
+        directory.subscribe(
+            lambda event: seen.append(directory.read_json("summary.json")) if event["event"] == "run_finished" else None
+        )
+        directory.emit("sandbox_chosen", name="another")
+        directory.step("round_0/earlier", lambda: None)
+        given = run_experiment(config("zero_shot"), make_task(tmp_path), directory, ScriptedClient([code(PROGRAM)]))
+        assert seen == [given] == [directory.read_json("summary.json")]
+    assert given["provenance"]["sandbox"]["earlier"] == ["another"]
 
 
 def test_numbers_of_a_round_are_those_of_its_files(finished: tuple[Path, dict[str, Any]]) -> None:
