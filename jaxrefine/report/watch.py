@@ -26,7 +26,10 @@ from jaxrefine.report.untrusted import visible
 
 DEFAULT_PORT = 8321
 EVERY_S = 10.0
-"""Seconds between two looks of the browser at a run that is still going."""
+"""Seconds between two looks of the browser at a run that is still going.
+
+A browser keeps the place it was scrolled to, since the address is the same, and folds what was opened.
+"""
 
 # A page that takes long to make is made less often: watching takes a fifth of one core at most.
 _REST = 4.0
