@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -18,6 +19,9 @@ class Step:
         wall_s: How long it took, in seconds; None if it did not finish.
         starts: How often it was begun: more than once if a process was killed in the middle of it.
         decision: The decision its result names, if it names one.
+        line: What came of it, in the run's own words.
+        resets: The episodes it spent on refining a program, those of the final evaluation not counted; None where it
+            spent some and the log does not say how many.
     """
 
     name: str
@@ -25,11 +29,19 @@ class Step:
     wall_s: float | None
     starts: int
     decision: str | None = None
+    line: str | None = None
+    resets: int | None = 0
+
+    @property
+    def round(self) -> int | None:
+        """The round it belongs to."""
+        found = re.match(r"round_(\d{1,4})/", self.name)
+        return int(found[1]) if found else None
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """One request to the model and its cost; latency in seconds."""
+    """One request to the model and its cost; latency in seconds, `estimated` where nobody counted the tokens."""
 
     purpose: str
     round: int | None
@@ -40,6 +52,12 @@ class Exchange:
     reasoning_tokens: int
     latency: float | None
     finish_reason: str
+    estimated: bool = False
+
+    @property
+    def step(self) -> str:
+        """The name of the step that made it."""
+        return f"round_{self.round}/{self.purpose}" + (f"_{self.attempt}" if self.attempt else "")
 
 
 @dataclass(frozen=True)
@@ -65,9 +83,37 @@ def read_steps(events: Sequence[dict[str, JSON]]) -> tuple[Step, ...]:
         if kind == "step_started":
             steps[name] = replace(step, starts=step.starts + 1)
         else:
-            decision = string(get(event, "result", "decision")) or string(get(event, "result", "kind"))
-            steps[name] = replace(step, wall_s=number(get(event, "wall_s")), decision=decision)
+            result = get(event, "result")
+            steps[name] = replace(
+                step,
+                wall_s=number(get(event, "wall_s")),
+                decision=string(get(result, "decision")) or string(get(result, "kind")),
+                line=string(get(result, "line")),
+                resets=_resets(name, result),
+            )
     return tuple(steps.values())
+
+
+def _resets(name: str, result: JSON) -> int | None:
+    kind = re.match(r"round_\d{1,4}/(evaluate|rollout|battery)(_\d+)?$", name)
+    if kind is None or get(result, "problem") is not None:
+        return 0
+    episodes = integer(get(result, "episodes"))
+    tested = integer(get(result, "test_episodes")) if kind[1] == "evaluate" else 0
+    return None if episodes is None or tested is None else episodes - tested
+
+
+def rejected_rounds(events: Sequence[dict[str, JSON]]) -> set[int]:
+    """The rounds after which the run went back to an earlier one."""
+    rejected: set[int] = set()
+    latest: int | None = None
+    for event in events:
+        kind = get(event, "event")
+        if kind == "round_started":
+            latest = integer(get(event, "round"))
+        elif kind == "round_returned" and latest is not None:
+            rejected.add(latest)
+    return rejected
 
 
 def read_notices(events: Sequence[dict[str, JSON]]) -> tuple[str, ...]:
@@ -93,6 +139,7 @@ def _exchange(line: JSON) -> Exchange:
         reasoning_tokens=integer(get(usage, "reasoning_tokens")) or 0,
         latency=number(get(completion, "latency")),
         finish_reason=string(get(completion, "finish_reason")) or "unknown",
+        estimated=get(usage, "estimated") is True,
     )
 
 

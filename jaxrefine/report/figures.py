@@ -1,8 +1,9 @@
-"""The report's figures, each from a record to inline SVG."""
+"""The metric by round, and against what it cost."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import matplotlib as mpl
 import numpy as np
@@ -10,118 +11,184 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from jaxrefine.report.costs import Spent, spent_by_round
+from jaxrefine.report.paper import Published, refined
 from jaxrefine.report.record import Record
-from jaxrefine.report.rounds import Curves, Round
-from jaxrefine.report.svg import BLUE, GREEN, INK, MUTED, ORANGE, PAPER, plain, style, to_markup
+from jaxrefine.report.rounds import Round
+from jaxrefine.report.svg import BLUE, GREEN, INK, MUTED, ORANGE, PAPER, RED, plain, style, to_markup
+
+_DEMONSTRATOR = (0, (5, 3))
+_PAPER = (0, (1, 2))
+
+
+@dataclass(frozen=True)
+class Priced:
+    """The metric against one cost: a figure, or a sentence that says why there is none."""
+
+    figure: Markup | None
+    missing: str | None
 
 
 def metric_by_round(record: Record) -> Markup | None:
-    """Every evaluation episode, their mean and deviation, by round; None if no round was evaluated."""
+    """Every evaluation episode of every fit seed, and their means, by round; None if no round was evaluated."""
     rounds = [entry for entry in record.rounds if entry.evaluation]
     if not rounds:
         return None
+    published = refined(record.task, record.condition, record.metric.name)
     with mpl.rc_context(style("metric")):  # type: ignore[arg-type]
-        figure = Figure(figsize=(max(4.7, 0.62 * len(rounds) + 1.0), 3.5), layout="constrained")
+        figure = Figure(figsize=(min(max(5.2, 0.95 * len(rounds) + 1.2), 12), 4.2), layout="constrained")
         axes = figure.add_subplot()
         for place, entry in enumerate(rounds):
             _draw_round(axes, place, entry, entry.index == record.best_round)
-        level = record.demonstration.level
-        if level is not None:
-            axes.axhline(level, color=ORANGE, linestyle=(0, (5, 3)), linewidth=1.6)
+        _draw_levels(axes, record.demonstration.level, published)
         axes.set_xlim(-0.6, len(rounds) - 0.4)
-        axes.set_xticks(range(len(rounds)), [_label(entry) for entry in rounds])
-        unit = f" ({plain(record.metric.unit)})" if record.metric.unit else ""
-        better = "higher" if record.metric.higher_is_better else "lower"
-        axes.set_ylabel(f"{plain(record.metric.name)}{unit}, {better} is better")
+        axes.set_xticks(range(len(rounds)), [_label(entry, entry.index == record.best_round) for entry in rounds])
+        axes.set_ylabel(_quantity(record))
         axes.yaxis.set_major_locator(MaxNLocator(6))
         axes.tick_params(axis="x", length=0)
-        figure.legend(handles=_legend(rounds, level), loc="outside upper left", ncols=2, columnspacing=1.4)
+        handles = _legend(record, rounds, published)
+        figure.legend(handles=handles, loc="outside upper left", ncols=3, columnspacing=1.4)
         said = ", ".join(f"round {entry.index}: {_spoken(entry)}" for entry in rounds)
         return to_markup(figure, "metric", f"{record.metric.name} by round; {said}")
 
 
-def fit_by_round(record: Record) -> tuple[Markup, ...]:
-    """Negative log-likelihood while fitting: one small figure for each round that kept its curves, on shared axes."""
-    rounds = [(entry.index, entry.curves) for entry in record.rounds if entry.curves]
+def metric_by_cost(record: Record) -> tuple[Priced, ...]:
+    """The metric against resets, model calls and tokens spent until then; nothing if no round was evaluated."""
+    rounds = [entry for entry in record.rounds if entry.evaluation]
     if not rounds:
         return ()
-    limits = _shared_limits([curves for _, curves in rounds])
-    return tuple(_fit_figure(index, curves, limits) for index, curves in rounds)
+    spent = spent_by_round(record.steps, record.exchanges)
+    costs: tuple[tuple[str, str, Callable[[Spent], int | None]], ...] = (
+        ("resets", "resets", lambda found: found.resets),
+        ("calls", "model calls", lambda found: found.calls),
+        ("tokens", "tokens, in and out", lambda found: found.tokens),
+    )
+    return tuple(_priced(record, rounds, spent, *cost) for cost in costs)
+
+
+def _priced(
+    record: Record,
+    rounds: Sequence[Round],
+    spent: dict[int, Spent],
+    name: str,
+    label: str,
+    amount: Callable[[Spent], int | None],
+) -> Priced:
+    amounts = [amount(spent[entry.index]) if entry.index in spent else None for entry in rounds]
+    known = [(entry, value) for entry, value in zip(rounds, amounts, strict=True) if value is not None]
+    if not known:
+        return Priced(None, f"What each round cost in {label} cannot be known: the logs do not tell.")
+    with mpl.rc_context(style(f"cost-{name}")):  # type: ignore[arg-type]
+        figure = Figure(figsize=(3.5, 2.6), layout="constrained")
+        axes = figure.add_subplot()
+        kept = [(value, entry) for entry, value in known if entry.accepted is not False]
+        axes.plot([x for x, _ in kept], [_mean(entry) for _, entry in kept], color=MUTED, linewidth=1, zorder=1)
+        for entry, value in known:
+            _draw_mean(axes, value, entry, entry.index == record.best_round, with_deviation=False)
+            offset = (5, -11) if entry.accepted is False else (5, 5)
+            axes.annotate(str(entry.index), (value, _mean(entry)), offset, textcoords="offset points", fontsize=8)
+        _draw_levels(axes, record.demonstration.level, refined(record.task, record.condition, record.metric.name))
+        axes.set_xlim(left=0)
+        axes.margins(0.12)
+        axes.set_xlabel(label)
+        axes.set_ylabel(_quantity(record, short=True))
+        axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+        axes.yaxis.set_major_locator(MaxNLocator(5))
+        said = ", ".join(f"round {entry.index}: {value:,} for {_mean(entry):.4g}" for entry, value in known)
+        lost = len(rounds) - len(known)
+        return Priced(
+            to_markup(figure, f"cost-{name}", f"{record.metric.name} against {label}; {said}"),
+            f"For {lost} of the rounds the logs do not tell the {label}." if lost else None,
+        )
 
 
 def _draw_round(axes: Axes, place: int, entry: Round, best: bool) -> None:
+    """The chosen fit's episodes to the left, their mean in the middle, the other fits to the right, a column each."""
     values = [episode.value for episode in entry.episodes]
-    if entry.other_fits:
-        axes.plot(place + _spread(len(entry.other_fits), 0.2), entry.other_fits, ".", color=MUTED, alpha=0.45, ms=4)
+    fits = len(entry.other_fits)
+    for episodes, x in zip(entry.other_fits, place + _spread(fits, 0.14, 0.28), strict=True):
+        axes.plot(np.full(len(episodes), x), episodes, ".", color=MUTED, alpha=0.6, ms=3.4, mew=0)
+        half = 0.11 / max(fits, 2)
+        axes.plot([x - half, x + half], [np.mean(episodes)] * 2, color=MUTED, linewidth=1.8)
+    kept = entry.accepted is not False
     axes.plot(
-        place + _spread(len(values), 0.2), values, "o", color=BLUE, alpha=0.75, ms=5, markeredgecolor=PAPER, mew=0.6
+        place + _spread(len(values), 0.14, -0.24),
+        values,
+        "o",
+        color=BLUE,
+        alpha=0.8,
+        ms=4.5,
+        markerfacecolor=BLUE if kept else "none",
+        markeredgecolor=PAPER if kept else BLUE,
+        mew=0.5 if kept else 0.9,
     )
+    _draw_mean(axes, place, entry, best)
+
+
+def _draw_mean(axes: Axes, x: float, entry: Round, best: bool, with_deviation: bool = True) -> None:
+    colour = GREEN if best else RED if entry.accepted is False else INK
     sample = entry.evaluation
     assert sample is not None
-    axes.errorbar(place + 0.36, sample.mean, sample.std, color=GREEN if best else INK, capsize=4, linewidth=1.6)
-    axes.plot(place + 0.36, sample.mean, "D", color=GREEN if best else INK, ms=7 if best else 5)
+    if with_deviation:
+        axes.errorbar(x, sample.mean, sample.std, color=colour, capsize=4, linewidth=1.4)
+    marker, size = ("*", 13) if best else ("X", 7) if entry.accepted is False else ("D", 5)
+    face = PAPER if entry.accepted is False else colour
+    axes.plot(x, sample.mean, marker, color=colour, ms=size, markerfacecolor=face, mew=1.2, zorder=3)
 
 
-def _spread(count: int, half_width: float) -> np.ndarray:
-    """Horizontal offsets that keep dots apart, the same for the same episode in every round."""
-    return np.linspace(-half_width, half_width, count) if count > 1 else np.zeros(count)
+def _draw_levels(axes: Axes, demonstrator: float | None, published: Published | None) -> None:
+    if demonstrator is not None:
+        axes.axhline(demonstrator, color=ORANGE, linestyle=_DEMONSTRATOR, linewidth=1.6)
+    if published is not None:
+        axes.axhline(published.mean, color=INK, linestyle=_PAPER, linewidth=1.4)
 
 
-def _label(entry: Round) -> str:
-    rejected = "\nrejected" if entry.accepted is False else ""
-    return f"round {entry.index}\nn = {entry.evaluation.n if entry.evaluation else 0}{rejected}"
+def _spread(count: int, half_width: float, middle: float) -> np.ndarray:
+    """Horizontal places that keep dots apart, the same for the same episode in every round."""
+    return middle + (np.linspace(-half_width, half_width, count) if count > 1 else np.zeros(count))
+
+
+def _quantity(record: Record, short: bool = False) -> str:
+    unit = f" ({plain(record.metric.unit)})" if record.metric.unit else ""
+    better = "higher" if record.metric.higher_is_better else "lower"
+    return f"{plain(record.metric.name)}{unit}" + ("" if short else f", {better} is better")
+
+
+def _label(entry: Round, best: bool) -> str:
+    fate = "\nrejected" if entry.accepted is False else "\nbest" if best else ""
+    return f"round {entry.index}\nn = {entry.evaluation.n if entry.evaluation else 0}{fate}"
+
+
+def _mean(entry: Round) -> float:
+    assert entry.evaluation is not None
+    return entry.evaluation.mean
 
 
 def _spoken(entry: Round) -> str:
     sample = entry.evaluation
-    return f"mean {sample.mean:.4g}, n = {sample.n}" if sample else "not evaluated"
+    rejected = ", rejected" if entry.accepted is False else ""
+    return f"mean {sample.mean:.4g}, n = {sample.n}{rejected}" if sample else "not evaluated"
 
 
-def _legend(rounds: Sequence[Round], level: float | None) -> list[Line2D]:
+def _legend(record: Record, rounds: Sequence[Round], published: Published | None) -> list[Line2D]:
     handles = [
         Line2D([], [], color=BLUE, marker="o", linestyle="", ms=5, label="episode"),
         Line2D([], [], color=INK, marker="D", ms=5, label="mean ± deviation"),
     ]
+    if record.best in rounds:
+        handles.append(Line2D([], [], color=GREEN, marker="*", linestyle="", ms=11, label="the best round's"))
+    if any(entry.accepted is False for entry in rounds):
+        cross = Line2D([], [], color=RED, marker="X", linestyle="", ms=7, markerfacecolor=PAPER)
+        cross.set_label("a rejected round's")
+        handles.append(cross)
     if any(entry.other_fits for entry in rounds):
-        handles.append(Line2D([], [], color=MUTED, marker=".", linestyle="", label="episode, other fit seed"))
+        handles.append(Line2D([], [], color=MUTED, marker=".", ms=4, label="other fits: episodes, mean"))
+    level = record.demonstration.level
     if level is not None:
-        handles.append(Line2D([], [], color=ORANGE, linestyle=(0, (5, 3)), label=f"demonstrator {level:,.4g}"))
+        handles.append(Line2D([], [], color=ORANGE, linestyle=_DEMONSTRATOR, label=f"demonstrator {level:,.4g}"))
+    if published is not None:
+        handles.append(Line2D([], [], color=INK, linestyle=_PAPER, label=f"paper, refined {published.mean:,.4g}"))
     return handles
-
-
-def _shared_limits(curves: Sequence[Curves]) -> tuple[float, float] | None:
-    """The range of all curves but for the steep fall at their start, which would flatten the rest."""
-    values = np.concatenate(
-        [rows[:, rows.shape[1] // 50 :].ravel() for c in curves for rows in (c.train, c.validation)]
-    )
-    values = values[np.isfinite(values)]
-    if not values.size:
-        return None
-    low, high = float(values.min()), float(np.quantile(values, 0.995))
-    margin = 0.06 * (high - low) or 1.0
-    return low - margin, high + margin
-
-
-def _fit_figure(index: int, curves: Curves, limits: tuple[float, float] | None) -> Markup:
-    name = f"fit{index}"
-    with mpl.rc_context(style(name)):  # type: ignore[arg-type]
-        figure = Figure(figsize=(3.9, 2.5), layout="constrained")
-        axes = figure.add_subplot()
-        for rows, colour, label in ((curves.train, BLUE, "train"), (curves.validation, ORANGE, "validation")):
-            for seed, row in enumerate(rows):
-                shown = curves.chosen is None or seed == curves.chosen or len(rows) == 1
-                axes.plot(curves.steps, row, color=colour, alpha=1 if shown else 0.3, linewidth=1.5 if shown else 0.8)
-            if len(rows):
-                axes.plot([], [], color=colour, label=label)
-        if limits:
-            axes.set_ylim(*limits)
-        axes.set_title(f"round {index}", loc="left")
-        axes.set_xlabel("update")
-        axes.set_ylabel("NLL per action")
-        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-        axes.yaxis.set_major_locator(MaxNLocator(5))
-        axes.legend(loc="upper right")
-        seeds = max(len(curves.train), len(curves.validation))
-        return to_markup(figure, name, f"negative log-likelihood while fitting in round {index}, {seeds} fit seeds")

@@ -5,18 +5,21 @@ from __future__ import annotations
 import functools
 import os
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import jinja2
+from markupsafe import Markup
 
 from jaxrefine import stats
 from jaxrefine.errors import UserError
-from jaxrefine.report import figures, numbers, source
+from jaxrefine.report import checks, figures, numbers, source
+from jaxrefine.report.ablation_figure import ablation
 from jaxrefine.report.activity import tally
+from jaxrefine.report.fit_figures import fit_by_round
 from jaxrefine.report.graph_picture import graph_pictures
 from jaxrefine.report.outcome import outcome
+from jaxrefine.report.overview import overview
 from jaxrefine.report.record import Record, read_run
 from jaxrefine.report.rounds import Round, compare
 from jaxrefine.report.svg import keeping_pdfs
@@ -38,6 +41,7 @@ class RoundView:
         interquartile_mean: Of the evaluation's episodes, None without them.
         diff: What changed in the program, None without an earlier program.
         diff_since: The round that earlier program is from.
+        ablation: What holding each latent does, None where it was not tried.
     """
 
     round: Round
@@ -47,6 +51,7 @@ class RoundView:
     interquartile_mean: float | None
     diff: source.Diff | None
     diff_since: int | None
+    ablation: Markup | None
 
 
 def write_report(run: Path) -> Path:
@@ -81,9 +86,12 @@ def render(record: Record) -> str:
         .render(
             record=record,
             outcome=outcome(record),
-            views=_views(record.rounds),
+            overview=overview(record),
+            views=_views(record),
+            checks=checks.matrix(record.rounds),
             metric_figure=figures.metric_by_round(record),
-            fit_figures=figures.fit_by_round(record),
+            cost_figures=figures.metric_by_cost(record),
+            fit_figures=fit_by_round(record),
             tallies=tally(record.exchanges),
             longest_step=max((step.wall_s or 0.0 for step in record.steps), default=0.0),
             wall_s=sum(step.wall_s or 0.0 for step in record.steps),
@@ -112,6 +120,9 @@ def _environment() -> jinja2.Environment:
         "seconds": numbers.seconds,
         "p_value": numbers.p_value,
         "coloured": source.coloured,
+        "prose": source.prose,
+        "marked": checks.marked,
+        "verdicts": checks.tally,
     }
     return environment
 
@@ -126,11 +137,11 @@ def _signed(context: jinja2.runtime.Context, value: float | None) -> str:
     return numbers.signed(value, context["record"].decimals)
 
 
-def _views(rounds: Sequence[Round]) -> list[RoundView]:
+def _views(record: Record) -> list[RoundView]:
     views = []
     evaluated: Round | None = None
     written: Round | None = None
-    for entry in rounds:
+    for entry in record.rounds:
         values = [episode.value for episode in entry.episodes]
         earlier_program = written.program if written else None
         views.append(
@@ -144,6 +155,7 @@ def _views(rounds: Sequence[Round]) -> list[RoundView]:
                 if earlier_program is not None and entry.program is not None
                 else None,
                 diff_since=written.index if written else None,
+                ablation=ablation(entry, record.metric),
             )
         )
         evaluated = entry if entry.episodes else evaluated

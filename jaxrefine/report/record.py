@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jaxrefine.errors import UserError
-from jaxrefine.report.activity import Exchange, Step, read_exchanges, read_notices, read_steps
+from jaxrefine.report.activity import Exchange, Step, read_exchanges, read_notices, read_steps, rejected_rounds
 from jaxrefine.report.fields import JSON, get, integer, items, number, read_json, read_json_lines, string
 from jaxrefine.report.numbers import decimals_for
-from jaxrefine.report.rounds import Round, read_round, read_sample, round_folders
+from jaxrefine.report.rounds import Logged, Round, read_round, read_sample, round_folders
 from jaxrefine.report.untrusted import read_text, visible
 from jaxrefine.stats import Sample
 
@@ -60,6 +60,8 @@ class Record:
     Attributes:
         path: The run directory.
         name: Its name.
+        sandbox: What the event log says was chosen to hold the model's code, None where it does not.
+        condition: The task's condition, None where it was not recorded.
         status: `finished`, `failed` or `stopped`, as the summary says; `unfinished` if there is no summary.
         reason: Why it failed or stopped.
         best_round: The number of the round the run chose, if it got so far.
@@ -69,6 +71,7 @@ class Record:
     path: Path
     name: str
     task: str
+    condition: str | None
     method: str
     status: str
     reason: str | None
@@ -81,8 +84,14 @@ class Record:
     exchanges: tuple[Exchange, ...]
     resources: tuple[Fact, ...]
     provenance: tuple[Fact, ...]
+    sandbox: str | None
     config: str | None
     gaps: tuple[str, ...]
+
+    @property
+    def title(self) -> str:
+        """The task's name, with its condition where that is not the stock one."""
+        return self.task if self.condition in (None, "stock") else f"{self.task} ({self.condition})"
 
     @property
     def decimals(self) -> int:
@@ -124,19 +133,20 @@ def _read(run: Path) -> Record:
     transcript = read_json_lines(run / "transcript.jsonl", gaps)
     begun = next((event for event in events if get(event, "event") == "run_started"), None)
     steps = read_steps(events)
-    decisions = {step.name.split("/")[0]: step.decision for step in steps if step.decision}
+    rejected = rejected_rounds(events)
     entries = {
         index: entry for entry in items(get(summary, "rounds")) if (index := integer(get(entry, "round"))) is not None
     }
     rounds = tuple(
-        read_round(index, run / f"round_{index}", entries.get(index), decisions.get(f"round_{index}"), gaps)
+        read_round(index, run / f"round_{index}", entries.get(index), _logged(index, steps, rejected), gaps)
         for index in sorted(folders.keys() | entries.keys())
     )
     header = next((line for line in transcript if get(line, "kind") == "header"), None)
     return Record(
         path=run,
         name=visible(run.resolve().name),
-        task=_task(summary) or _task(begun) or "unknown task",
+        task=string(get(summary, "task")) or string(get(begun, "task")) or "unknown task",
+        condition=string(get(summary, "condition")) or string(get(begun, "condition")),
         method=string(get(summary, "method")) or string(get(begun, "method")) or "unknown method",
         status=string(get(summary, "status")) or "unfinished",
         reason=string(get(summary, "reason")),
@@ -159,15 +169,20 @@ def _read(run: Path) -> Record:
         exchanges=read_exchanges(transcript),
         resources=facts(get(summary, "resources")),
         provenance=facts(get(summary, "provenance") or ({"transcript": header} if header else None)),
+        sandbox=next((string(get(event, "name")) for event in events if get(event, "event") == "sandbox_chosen"), None),
         config=read_text(run / "config.yaml"),
         gaps=tuple(gaps),
     )
 
 
-def _task(said: JSON) -> str | None:
-    """The task's name, with its condition where that is not the stock one."""
-    task, condition = string(get(said, "task")), string(get(said, "condition"))
-    return f"{task} ({condition})" if task and condition not in (None, "stock") else task
+def _logged(index: int, steps: tuple[Step, ...], rejected: set[int]) -> Logged:
+    mine = [step for step in steps if step.round == index]
+    judged = next((step for step in reversed(mine) if step.name == f"round_{index}/judge"), None)
+    return Logged(
+        next((step.decision for step in reversed(mine) if step.decision), None),
+        False if index in rejected else True if judged is not None and judged.wall_s is not None else None,
+        judged.line if judged else None,
+    )
 
 
 def facts(value: JSON, depth: int = 0) -> tuple[Fact, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,10 +11,10 @@ import pandas as pd
 import pyarrow as pa
 
 from jaxrefine import stats
+from jaxrefine.report.battery import Battery, read_battery
 from jaxrefine.report.fields import JSON, get, integer, items, number, numbers, read_json, string
 from jaxrefine.report.untrusted import read_text, visible
-
-_LISTED_ENTRIES = 64
+from jaxrefine.report.weights import Weight, read_weights
 
 
 @dataclass(frozen=True)
@@ -54,25 +53,6 @@ class Curves:
 
 
 @dataclass(frozen=True)
-class Weight:
-    """One fitted number beside the one it started from; or an array too large to list, by its mean.
-
-    Attributes:
-        name: The parameter's name, with an index where it has several entries.
-        initial: The value in the program, None where it was not kept.
-        fitted: The value after fitting.
-        flips: How many entries changed sign.
-        entries: How many entries this line stands for.
-    """
-
-    name: str
-    initial: float | None
-    fitted: float
-    flips: int
-    entries: int
-
-
-@dataclass(frozen=True)
 class Analysis:
     """Analyses the model wrote, and what they printed (None: they never ran, or printed nothing)."""
 
@@ -82,13 +62,30 @@ class Analysis:
 
 
 @dataclass(frozen=True)
+class Logged:
+    """What the event log says of a round: the decision on it, whether it was kept, and against what."""
+
+    decision: str | None = None
+    accepted: bool | None = None
+    against: str | None = None
+
+
+@dataclass(frozen=True)
 class Round:
-    """Everything known of one round; None and empty where the run did not get that far."""
+    """Everything known of one round; None and empty where the run did not get that far.
+
+    Attributes:
+        other_fits: The values of the evaluation episodes of each fit seed that was not chosen.
+        against: How it compares with the best round before it, in the run's own words.
+        changes: What the model said it changed to arrive at this round's program.
+        battery: The built-in checks as the model was shown them.
+        findings: What their numbers say.
+    """
 
     index: int
     evaluation: stats.Sample | None
     episodes: tuple[Episode, ...]
-    other_fits: tuple[float, ...]
+    other_fits: tuple[tuple[float, ...], ...]
     fits: Fits | None
     validation: stats.Sample | None
     nll_train: float | None
@@ -104,7 +101,10 @@ class Round:
     reply: str | None
     checks: str | None
     structure: str | None
+    against: str | None
+    changes: str | None
     battery: str | None
+    findings: Battery
     analyses: tuple[Analysis, ...]
 
 
@@ -114,14 +114,14 @@ def round_folders(run: Path) -> dict[int, Path]:
     return {int(match.group(1)): path for match, path in matches if match}
 
 
-def read_round(index: int, folder: Path, entry: JSON, decision: str | None, gaps: list[str]) -> Round:
+def read_round(index: int, folder: Path, entry: JSON, logged: Logged, gaps: list[str]) -> Round:
     """Read one round.
 
     Args:
         index: Its number.
         folder: Its folder, which need not exist.
         entry: What summary.json says of it, None if there is no summary.
-        decision: The decision the event log names, for want of one in the summary.
+        logged: What the event log says, for want of a summary.
         gaps: Receives a sentence for each file that is there and cannot be read.
     """
     fit = read_json(folder / "fit.json", gaps)
@@ -142,18 +142,21 @@ def read_round(index: int, folder: Path, entry: JSON, decision: str | None, gaps
         validation=read_sample(get(entry, "validation")),
         nll_train=number(get(entry, "nll", "train")),
         nll_validation=number(get(entry, "nll", "validation")),
-        decision=string(get(entry, "decision")) or decision,
-        accepted=accepted if isinstance(accepted, bool) else None,
+        decision=string(get(entry, "decision")) or logged.decision,
+        accepted=accepted if isinstance(accepted, bool) else logged.accepted,
         parameters=integer(get(entry, "parameters")),
         regenerations=integer(get(entry, "regenerations")),
         analysis_requests=integer(get(entry, "analyses")),
         curves=_curves(fit, chosen),
-        weights=_weights(folder, gaps),
+        weights=read_weights(folder, gaps),
         program=read_text(folder / "policy.py"),
         reply=read_text(folder / "decision.md"),
         checks=read_text(folder / "checks.txt"),
         structure=read_text(folder / "graph_changes.txt"),
+        against=string(get(entry, "against_best", "line")) or logged.against,
+        changes=string(get(entry, "changes")),
         battery=read_text(folder / "battery.txt"),
+        findings=read_battery(folder, gaps),
         analyses=_analyses(folder),
     )
 
@@ -199,8 +202,9 @@ def _table_episodes(table: pd.DataFrame, chosen: int | None) -> tuple[Episode, .
     )
 
 
-def _other_fits(table: pd.DataFrame, chosen: int | None) -> tuple[float, ...]:
-    return tuple(float(value) for value in table[~_is_chosen(table, chosen)]["value"])
+def _other_fits(table: pd.DataFrame, chosen: int | None) -> tuple[tuple[float, ...], ...]:
+    others = table[~_is_chosen(table, chosen)]
+    return tuple(tuple(map(float, fit["value"])) for _, fit in others.groupby("fit_seed"))
 
 
 def _is_chosen(table: pd.DataFrame, chosen: int | None) -> pd.Series:
@@ -250,46 +254,6 @@ def _rows(value: JSON) -> np.ndarray:
             found = number(entry)
             row[column] = np.nan if found is None else found
     return table
-
-
-def _weights(folder: Path, gaps: list[str]) -> tuple[Weight, ...]:
-    fitted = _read_arrays(folder / "weights.npz", gaps)
-    initial = _read_arrays(folder / "initial_weights.npz", gaps)
-    lines: list[Weight] = []
-    for name, after in fitted.items():
-        before = initial.get(name)
-        if before is not None and before.shape != after.shape:
-            before = None
-        lines += _weight_lines(visible(name), before, after)
-    return tuple(lines)
-
-
-def _weight_lines(name: str, before: np.ndarray | None, after: np.ndarray) -> list[Weight]:
-    flipped = np.zeros(after.shape, bool) if before is None else np.sign(before) * np.sign(after) < 0
-    if after.size > _LISTED_ENTRIES:
-        mean = None if before is None else float(before.mean())
-        return [Weight(name, mean, float(after.mean()), int(flipped.sum()), after.size)]
-    return [
-        Weight(
-            name if after.size == 1 else f"{name}[{', '.join(map(str, index))}]",
-            None if before is None else float(before[index]),
-            float(after[index]),
-            int(flipped[index]),
-            1,
-        )
-        for index in np.ndindex(after.shape)
-    ]
-
-
-def _read_arrays(path: Path, gaps: list[str]) -> dict[str, np.ndarray]:
-    try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            return {name: np.asarray(archive[name], dtype=float) for name in archive.files}
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, EOFError, TypeError, zipfile.BadZipFile) as error:
-        gaps.append(f"{path.parent.name}/{path.name} cannot be read ({visible(str(error))}).")
-        return {}
 
 
 def _analyses(folder: Path) -> tuple[Analysis, ...]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import difflib
+import re
 from dataclasses import dataclass
 
 from markupsafe import Markup
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
+
+_FENCED = re.compile(r"^[ \t]*(([`~])\2{2,})[^\n]*\n(.*?)(?:^[ \t]*\1[`~]*[ \t]*$|\Z)", re.DOTALL | re.MULTILINE)
 
 _LIGHT, _DARK = "default", "github-dark"
 
@@ -56,6 +59,14 @@ def style_sheet() -> Markup:
         for name in (_LIGHT, _DARK)
     )
     return Markup(f"{light}\n@media screen and (prefers-color-scheme: dark) {{\n{dark}\n}}")
+
+
+def prose(reply: str) -> str:
+    """A model's reply without its blocks of code, of which it says how long they are.
+
+    A block that nothing closes ends with the reply.
+    """
+    return _FENCED.sub(lambda found: f"[{found[3].count(chr(10))} lines of code]", reply)
 
 
 def diff(before: str, after: str) -> Diff:

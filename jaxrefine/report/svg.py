@@ -169,8 +169,8 @@ def _light(colour: object) -> object | None:
         return None
     found = False
     for own, light in _light_scheme().items():
-        same = (np.abs(rows[..., :3] - to_rgb(own)) < 1e-6).all(axis=-1)
-        rows[..., :3] = np.where(same[..., None], to_rgb(light), rows[..., :3])
+        same = (np.abs(rows[..., :3] - to_rgb(own)) < 1e-6).all(axis=-1, keepdims=True)
+        rows[..., :3] = np.where(same, to_rgb(light), rows[..., :3])
         found = found or bool(same.any())
     if not found:
         return None

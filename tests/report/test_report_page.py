@@ -24,12 +24,12 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Page:
 
 def test_the_outcome_is_one_look_away(page: Page) -> None:
     assert page.has(
-        "outcome",
+        "overview",
         "Finished after 3 rounds. Round 2 was chosen: its program has a mean return of 917.5",
         "n = 10 evaluation episodes), 46.5 better than the demonstrator's 871.0.",
     )
     assert list(page.sections) == [
-        "head", "outcome", "rounds", "round-0", "round-1", "round-2", "cost", "steps", "provenance",
+        "head", "overview", "rounds", "round-0", "round-1", "round-2", "cost", "steps", "provenance",
     ]  # fmt: skip
 
 
@@ -38,7 +38,7 @@ def test_lower_is_better_for_a_distance(finished_run: Path, edit_summary: Edit) 
         summary["metric"] = {"name": "distance", "better": "lower", "unit": "m"}
 
     edit_summary(finished_run, change)
-    assert page_of(finished_run).has("outcome", "mean distance of 917.5 m", "46.5 worse than")
+    assert page_of(finished_run).has("overview", "mean distance of 917.5 m", "46.5 worse than")
 
 
 def test_the_table_of_rounds_names_every_n(page: Page) -> None:
@@ -88,8 +88,7 @@ def test_the_diff_is_against_the_previous_program(finished_run: Path) -> None:
 
 
 def test_cost_steps_and_provenance(page: Page) -> None:
-    assert page.has("cost", "generate 1 1,500 700 200 4.5 s", "all 6 9,000 4,200 1,200 27.0 s", "cost unknown")
-    assert page.has("cost", "env steps 1,234,567", "a-model")
+    assert page.has("cost", "generate 1 1,500 700 200 4.5 s", "all 6 9,000 4,200 1,200 27.0 s", "a-model")
     assert page.has("steps", "round_0/fit fit it 21.5 s", "all finished steps 1 min 48 s", "the prompt differs")
     assert page.has("provenance", "human_like_0", "jax 0.10.2", "device cpu", "prompt version 7", "method: refine")
     assert page.has("provenance", "rollout 10000"), "a seed is a name, not an amount"
@@ -168,4 +167,4 @@ def test_rounds_are_compared_with_the_demonstrator_on_the_same_episodes(finished
     assert page.has(
         "rounds", "demonstrator, the same episodes", "900.0 ± 20.0 (10)", "the demonstrated episode", "871.0"
     )
-    assert page.has("outcome", "17.5 better than the demonstrator's 900.0")
+    assert page.has("overview", "17.5 better than the demonstrator's 900.0")

@@ -27,8 +27,8 @@ def test_a_killed_run_is_shown_as_far_as_it_got(finished_run: Path) -> None:
     with (finished_run / "events.jsonl").open("a") as file:
         file.write('{"time": 3, "event": "step_fin')
     page = page_of(finished_run)
-    assert page.has("outcome", "Unfinished: there is no summary.json", "last step, round_2/again, did not finish")
-    assert page.has("outcome", "the last one evaluated is round 1: its program has a mean return of 880.0", "cut off")
+    assert page.has("overview", "Unfinished: there is no summary.json", "last step, round_2/again, did not finish")
+    assert page.has("overview", "the last one evaluated is round 1: its program has a mean return of 880.0", "cut off")
     assert page.has("rounds", "905.0 ± ", "890.0 ± 12.2 (3)")
     assert page.has("round-2", "Not evaluated.", "Decision: done", "class RacecarPolicy", "Changes since round 1")
     assert page.has("steps", "round_2/again again not finished")
@@ -40,7 +40,7 @@ def test_a_killed_run_is_shown_as_far_as_it_got(finished_run: Path) -> None:
 def test_a_run_killed_before_its_first_step(tmp_path: Path) -> None:
     (tmp_path / "events.jsonl").write_text(json.dumps({"event": "run_started", "task": "door", "method": "mlp"}) + "\n")
     page = page_of(tmp_path)
-    assert page.has("outcome", "it logged no step", "No round was evaluated.")
+    assert page.has("overview", "it logged no step", "No round was evaluated.")
     assert page.has("rounds", "No round was begun.")
     assert page.has("cost", "The model was asked nothing.")
 
@@ -59,13 +59,13 @@ def test_a_failed_run_says_why_and_shows_its_broken_round(finished_run: Path, ed
     edit_summary(finished_run, change)
     shutil.rmtree(finished_run / "round_2")
     page = page_of(finished_run)
-    assert page.has("outcome", "This run failed: The program was refused 5 times. No round was chosen;")
+    assert page.has("overview", "This run failed: The program was refused 5 times. No round was chosen;")
     assert page.has("round-2", "Not evaluated.", "Decision: failed", "This round left no program.")
 
 
 def test_one_round(tmp_path: Path) -> None:
     page = page_of(make_run(tmp_path / "one", rounds=1))
-    assert page.has("outcome", "Finished after 1 round. Round 0 was chosen")
+    assert page.has("overview", "Finished after 1 round. Round 0 was chosen")
     assert "Changes since" not in page.sections["round-0"]
 
 
@@ -106,7 +106,7 @@ def test_a_broken_file_is_named_and_the_rest_is_shown(tmp_path: Path, name: str,
     run = make_run(tmp_path / "run", rounds=1)
     (run / name).write_bytes(content)
     page = page_of(run)
-    assert page.has("outcome", "could not be read whole", Path(name).name)
+    assert page.has("overview", "could not be read whole", Path(name).name)
     assert page.has("round-0", "class RacecarPolicy")
 
 
@@ -131,4 +131,4 @@ def test_numbers_that_are_none(finished_run: Path, edit_summary: Edit) -> None:
     (finished_run / "round_1" / "fit.json").write_text('{"train": [NaN, 1.0, null, 0.5], "validation": []}')
     page = page_of(finished_run)
     assert page.has("rounds", "(6)")
-    assert page.has("outcome", "n = 10 evaluation episodes).")
+    assert page.has("overview", "n = 10 evaluation episodes).")
