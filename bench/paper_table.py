@@ -14,7 +14,7 @@ import json
 import platform
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -27,17 +27,9 @@ from rich.table import Table
 from jaxrefine.config import Config, register
 from jaxrefine.errors import UserError
 from jaxrefine.main import execute
+from jaxrefine.report.results import PAPER
 from jaxrefine.report.stages import Row, rows, stages, to_json
 
-# (task, condition) -> method -> stage -> mean of the paper's Table 1 and section 4 (ten episodes, one run each)
-PAPER: Mapping[tuple[str, str], Mapping[str, Mapping[str, float]]] = {
-    ("car_racing", "stock"): {
-        "MLP": {"IL": 636.6, "RL 400": 591.8, "RL 2000": 850.2},
-        "zero-shot": {"IL": 766.5, "RL 400": 657.0, "RL 2000": 901.1},
-        "refined": {"IL": 882.0, "RL 400": 900.5, "RL 2000": 906.5},
-    },
-    ("door", "stock"): {"zero-shot": {"IL": 0.548}, "refined": {"IL": 0.110}},
-}
 METHODS = ["MLP", "zero-shot", "best-of-N", "refined"]
 QUICK = ("seeds=2", "fit.updates=40", "rl.seeds=2", "rl.resets=[8]", "rl.episodes=4", "rl.looks=1", "method.n=2")
 

@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+from jaxrefine.report.comparison import comparison_target, render_comparison, write_comparison
 from jaxrefine.report.page import write_report
 from jaxrefine.report.tensorboard import require_tensorboard, write_tensorboard
 from jaxrefine.report.wandb import require_wandb, write_wandb
 
-__all__ = ["require_tensorboard", "require_wandb", "write_report", "write_tensorboard", "write_wandb"]
+__all__ = [
+    "comparison_target",
+    "render_comparison",
+    "require_tensorboard",
+    "require_wandb",
+    "write_comparison",
+    "write_report",
+    "write_tensorboard",
+    "write_wandb",
+]
