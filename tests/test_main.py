@@ -134,6 +134,20 @@ def test_a_folder_that_cannot_be_made_is_named(
     assert str(tmp_path / "file") in err
 
 
+@pytest.mark.parametrize("sink", ["tensorboard", "wandb"])
+def test_a_viewer_whose_package_is_missing_is_told_before_anything_is_made(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, sink: str
+) -> None:
+    def missing(name: str) -> None:
+        raise ImportError(name)
+
+    monkeypatch.setattr(f"jaxrefine.report.{sink}.import_module", missing)
+    status, _, err = call(monkeypatch, capsys, f"sinks.{sink}=true", f"out={tmp_path}")
+    assert status == 2
+    assert f"pip install 'jaxrefine[{sink}]'" in err
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.slow
 def test_a_transcript_that_ends_early_says_where_and_keeps_the_run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, short_transcript: Path
@@ -150,10 +164,13 @@ def test_a_transcript_that_ends_early_says_where_and_keeps_the_run(
     status, _, err = call(monkeypatch, capsys, f"run={run}", "task.condition=slick", *SMALL)
     assert status == 2
     assert "task.condition was 'stock'" in err
-    # the whole recording carries the same run on
-    status, out, err = call(monkeypatch, capsys, f"run={run}", *SMALL)
+    # the whole recording carries the same run on, and other viewers may be asked for now
+    status, out, err = call(monkeypatch, capsys, f"run={run}", "sinks.tensorboard=true", "sinks.wandb=true", *SMALL)
     assert status == 0, err
     assert "model decides" in out
+    assert "tensorboard --logdir" in out
+    assert len(list((run / "tensorboard" / "rounds").iterdir())) == 1
+    assert len(list((run / "wandb").glob("offline-run-*/*.wandb"))) == 1
     summary = json.loads((run / "summary.json").read_text())
     assert summary["resources"]["llm_calls"] >= 3
     now = choose().name
