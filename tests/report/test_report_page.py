@@ -87,6 +87,24 @@ def test_the_diff_is_against_the_previous_program(finished_run: Path) -> None:
     assert page_of(finished_run).has("round-2", "The program is the same.")
 
 
+def test_the_model_s_words_stand_apart_from_its_code(finished_run: Path) -> None:
+    reply = "It turns late.\n```python\nimport jax\nx = 1\n```\n# Decision\nprogram\n~~~\nleft open"
+    (finished_run / "round_1" / "decision.md").write_text(reply)
+    page = page_of(finished_run)
+    said = "It turns late. [2 lines of code] # Decision program"
+    assert page.has("round-1", f"The model's diagnosis and decision {said}", "Its whole reply, with the code It turns")
+    assert page.has("round-1", "import jax x = 1 ``` # Decision")
+
+
+def test_what_a_revision_was_said_to_change_and_how_it_compared(finished_run: Path, edit_summary: Edit) -> None:
+    def change(summary: dict[str, Any]) -> None:
+        summary["rounds"][1] |= {"changes": "- The brake bites.", "against_best": {"line": "worse than round 0: -8"}}
+
+    edit_summary(finished_run, change)
+    page = page_of(finished_run)
+    assert page.has("round-1", "What the model said it changed - The brake bites.", "episodes worse than round 0: -8.")
+
+
 def test_cost_steps_and_provenance(page: Page) -> None:
     assert page.has("cost", "generate 1 1,500 700 200 4.5 s", "all 6 9,000 4,200 1,200 27.0 s", "a-model")
     assert page.has("steps", "round_0/fit fit it 21.5 s", "all finished steps 1 min 48 s", "the prompt differs")
