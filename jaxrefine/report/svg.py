@@ -38,8 +38,9 @@ _VARIABLES = {
     RED: "--red",
 }
 
-# CSS pixels for a point at most: larger, the labels would dwarf the text around them.
-_LARGEST = 1.4
+# CSS pixels for a point: larger, the labels would dwarf the text around them; smaller, nobody could read them, and on
+# a narrow screen the figure's frame is scrolled instead.
+_LARGEST, _SMALLEST = 1.4, 0.8
 
 _STYLE = {
     "svg.fonttype": "none",
@@ -124,7 +125,7 @@ def to_markup(figure: Figure, name: str, description: str) -> Markup:
         text = text.replace(colour, f"var({variable})")
     width, height = (72 * inches for inches in figure.get_size_inches())
     opening = (
-        f'<svg class="figure" viewBox="0 0 {width:g} {height:g}" style="max-width: {_LARGEST * width:.0f}px" '
+        f'<svg class="figure" viewBox="0 0 {width:g} {height:g}" style="max-width: {_LARGEST * width:.0f}px; min-width: {_SMALLEST * width:.0f}px" '
         f'role="img" aria-label="{escape(description)}" '
         'stroke-linejoin="round" xmlns:xlink="http://www.w3.org/1999/xlink">'
     )
