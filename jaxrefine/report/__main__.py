@@ -10,19 +10,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jaxrefine.errors import UserError
-from jaxrefine.report.page import FILE_NAME, render, write_report
+from jaxrefine.report.comparison import FILE_NAME as COMPARISON_NAME
+from jaxrefine.report.comparison import render_comparison, write_comparison
+from jaxrefine.report.page import FIGURES, FILE_NAME, render, write_report
 from jaxrefine.report.record import read_run
 from jaxrefine.report.tensorboard import require_tensorboard, write_tensorboard
 from jaxrefine.report.wandb import require_wandb, write_wandb
 from jaxrefine.report.watch import EVERY_S, Watch, serving
 from jaxrefine.run.files import write_whole
 
-COMPARISON_NAME = "comparison.html"
-
 _DESCRIPTION = f"""\
-Make the report of a run, one self-contained page, from its run directory alone: RUN/{FILE_NAME}. Works for runs that
-failed, were killed or are still going too. Several runs make one page that compares them: {COMPARISON_NAME} in the
-current folder."""
+Make the report of a run, one self-contained page, from its run directory alone: RUN/{FILE_NAME}, and its figures as
+PDF in RUN/{FIGURES}. Works for runs that failed, were killed or are still going too. Several runs make one page that
+compares them: {COMPARISON_NAME} in the folder that holds them all, and its figures beside it."""
 
 _EPILOG = f"""\
 examples:
@@ -78,7 +78,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "runs", nargs="+", type=Path, metavar="RUN", help="a run directory, such as runs/car_racing-refine-0-..."
     )
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the page to this file instead")
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="write the page to this file; without PDFs if it is one run's"
+    )
     parser.add_argument(
         "--watch", action="store_true", help="serve the page on localhost until Ctrl-C; it follows a run that is going"
     )
@@ -121,9 +123,10 @@ def _write(runs: Sequence[Path], out: Path | None) -> None:
     start = time.perf_counter()
     if len(runs) > 1:
         _say(f"comparing {len(runs)} runs ...")
-        raise UserError("Comparisons are not there yet: give one run.")
-    _say(f"reading {runs[0]} ...")
-    target = write_report(runs[0]) if out is None else _write_page(out, render(read_run(runs[0])))
+        target = write_comparison(runs, out)
+    else:
+        _say(f"reading {runs[0]} ...")
+        target = write_report(runs[0]) if out is None else _write_page(out, render(read_run(runs[0])))
     print(target)
     _say(f"{target.stat().st_size / 1e6:.1f} MB in {time.perf_counter() - start:.1f} s")
 
@@ -137,7 +140,7 @@ def _write_page(target: Path, page: str) -> Path:
 
 def _watch(runs: Sequence[Path], port: int | None, every: float) -> None:
     def page() -> str:
-        return render(read_run(runs[0]))
+        return render(read_run(runs[0])) if len(runs) == 1 else render_comparison(runs)
 
     with serving(Watch(runs, page, every), port) as address:
         print(address, flush=True)

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from report_run import make_run
 
 from jaxrefine.errors import UserError
 from jaxrefine.report import write_report
@@ -64,3 +65,56 @@ def test_a_file_that_may_not_be_read(finished_run: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(Path, "read_bytes", refused)
     with pytest.raises(UserError, match=r"Cannot read .*summary\.json: Permission denied"):
         write_report(finished_run)
+
+
+def test_several_runs_are_compared_in_the_folder_that_holds_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = [make_run(tmp_path / name, rounds=1) for name in ("a", "b")]
+    assert main([*map(str, runs)]) == 0
+    target = tmp_path.resolve() / "comparison.html"
+    assert capsys.readouterr().out.strip() == str(target)
+    assert target.read_text().startswith("<!DOCTYPE html>")
+    assert not (runs[0] / "report.html").exists()
+
+
+def test_a_comparison_goes_where_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+
+    def write(runs: list[Path], target: Path | None) -> Path:
+        asked.append((runs, target))
+        return tmp_path
+
+    monkeypatch.setattr("jaxrefine.report.__main__.write_comparison", write)
+    assert main(["a", "b", "--out", "mine.html"]) == 0
+    assert asked == [([Path("a"), Path("b")], Path("mine.html"))]
+
+
+def test_the_page_of_one_run_goes_where_it_is_told(
+    finished_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sorted(finished_run.rglob("*"))
+    assert main([str(finished_run), "--out", str(tmp_path / "page.html")]) == 0
+    assert (tmp_path / "page.html").read_text().startswith("<!DOCTYPE html>")
+    assert sorted(finished_run.rglob("*")) == before
+    assert main([str(finished_run), "--out", str(tmp_path)]) == 2
+    assert f"such as {tmp_path / 'report.html'}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "RUN"),
+        (["run", "run/../run"], "named twice"),
+        (["run", "--watch", "--out", "page.html"], "--watch writes no file"),
+        (["run", "--watch", "--wandb"], "--watch writes no file"),
+        (["run", "--port", "80"], "--port and --every are for --watch"),
+        (["run", "--watch", "--port", "65536"], "no port"),
+        (["run", "--watch", "--every", "nan"], "from 1 to 86400"),
+    ],
+)
+def test_mistakes_in_the_command(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+    assert end.value.code == 2
+    assert said in capsys.readouterr().err

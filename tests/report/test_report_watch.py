@@ -23,6 +23,7 @@ from report_run import make_run
 
 from jaxrefine.errors import UserError
 from jaxrefine.report.__main__ import main
+from jaxrefine.report.comparison import render_comparison
 from jaxrefine.report.page import render
 from jaxrefine.report.record import read_run
 from jaxrefine.report.watch import Watch, serving
@@ -45,6 +46,15 @@ def going(tmp_path: Path) -> Path:
 
 def page_of(run: Path) -> Callable[[], str]:
     return lambda: render(read_run(run))
+
+
+@pytest.fixture(scope="module")
+def steady(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """One server for all tests that change nothing of its run."""
+    run = tmp_path_factory.mktemp("steady") / "run"
+    log(run, STARTED)
+    with serving(Watch([run], page_of(run)), 0) as address:
+        yield address
 
 
 @pytest.fixture
@@ -106,22 +116,22 @@ def test_what_every_answer_says_about_itself(going: Path, address: str) -> None:
 
 @pytest.mark.parametrize("target", ["/events.jsonl", "/../run/events.jsonl", "/%2e%2e/", "/.", "/?", "/?a=/etc/passwd",
                                     "http://127.0.0.1/", "*", "/report.html"])  # fmt: skip
-def test_nothing_else_is_served(address: str, target: str) -> None:
-    response, text = ask(address, target=target)
+def test_nothing_else_is_served(steady: str, target: str) -> None:
+    response, text = ask(steady, target=target)
     assert response.status == 404
     assert text == "There is nothing but the report, at /.\n"
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT", "PROPFIND", "get"])
-def test_nothing_can_be_sent(address: str, method: str) -> None:
-    response, _ = ask(address, method)
+def test_nothing_can_be_sent(steady: str, method: str) -> None:
+    response, _ = ask(steady, method)
     assert response.status == 405
     assert response.headers["Allow"] == "GET, HEAD"
 
 
-def test_head_has_the_lengths_of_get_and_no_body(address: str) -> None:
-    got, html = ask(address)
-    response, nothing = ask(address, "HEAD")
+def test_head_has_the_lengths_of_get_and_no_body(steady: str) -> None:
+    got, html = ask(steady)
+    response, nothing = ask(steady, "HEAD")
     assert response.status == 200
     assert response.headers["Content-Length"] == got.headers["Content-Length"] == str(len(html.encode()))
     assert nothing == ""
@@ -133,8 +143,8 @@ def test_head_has_the_lengths_of_get_and_no_body(address: str) -> None:
      ("localhost.evil.example", 403), ("127.0.0.1.evil.example:8321", 403), ("localhost:80@evil", 403),
      ("0.0.0.0", 403), ("", 403), ("127.0.0.2", 403)],
 )  # fmt: skip
-def test_only_the_names_of_this_machine_are_answered(address: str, host: str, status: int) -> None:
-    assert ask(address, Host=host)[0].status == status
+def test_only_the_names_of_this_machine_are_answered(steady: str, host: str, status: int) -> None:
+    assert ask(steady, Host=host)[0].status == status
 
 
 @pytest.mark.parametrize(
@@ -143,9 +153,9 @@ def test_only_the_names_of_this_machine_are_answered(address: str, host: str, st
      b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: evil\r\n\r\n", b"\x16\x03\x01\r\n\r\n", b"GET / HTTP/9\r\n\r\n",
      b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 200 + b"\r\n"],
 )  # fmt: skip
-def test_requests_no_browser_makes_get_no_page_and_end_nothing(address: str, request_: bytes) -> None:
-    assert b"<html" not in raw(address, request_)
-    assert ask(address)[0].status == 200
+def test_requests_no_browser_makes_get_no_page_and_end_nothing(steady: str, request_: bytes) -> None:
+    assert b"<html" not in raw(steady, request_)
+    assert ask(steady)[0].status == 200
 
 
 def test_no_file_is_made_or_touched(tmp_path: Path) -> None:
@@ -260,8 +270,8 @@ def test_a_run_that_is_written_while_it_is_read(tmp_path: Path) -> None:
     assert any(response.status == 200 for response, _ in answers)
 
 
-def test_ipv6_where_there_is_any(address: str) -> None:
-    port = urllib.parse.urlsplit(address).port
+def test_ipv6_where_there_is_any(steady: str) -> None:
+    port = urllib.parse.urlsplit(steady).port
     try:
         connection = socket.create_connection(("::1", port or 0), timeout=5)
     except OSError:
@@ -271,8 +281,8 @@ def test_ipv6_where_there_is_any(address: str) -> None:
         assert b"200 OK" in connection.recv(65536)
 
 
-def test_it_listens_on_the_loopback_interface_alone(address: str) -> None:
-    port = f"{urllib.parse.urlsplit(address).port:04X}"
+def test_it_listens_on_the_loopback_interface_alone(steady: str) -> None:
+    port = f"{urllib.parse.urlsplit(steady).port:04X}"
     rows = [line.split() for name in ("tcp", "tcp6") for line in Path("/proc/net", name).read_text().splitlines()[1:]]
     listening = {row[1].split(":")[0] for row in rows if row[3] == "0A" and row[1].endswith(f":{port}")}
     assert listening
@@ -320,3 +330,17 @@ def test_the_command_serves_until_ctrl_c(going: Path) -> None:
     assert "Ctrl-C ends" in said
     assert "Traceback" not in said
     assert listing(going) == before
+
+
+def test_several_runs_are_watched_until_all_are_over(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / name, rounds=1) for name in ("a", "b")]
+    before = listing(tmp_path)
+    with serving(Watch(runs, lambda: render_comparison(runs)), 0) as address:
+        response, html = ask(address)
+        assert html == render_comparison(runs)
+        assert listing(tmp_path) == before
+        assert response.headers["Refresh"] is not None
+        log(runs[0], FINISHED)
+        assert ask(address)[0].headers["Refresh"] is not None
+        log(runs[1], FINISHED)
+        assert ask(address)[0].headers["Refresh"] is None
