@@ -125,7 +125,8 @@ def to_markup(figure: Figure, name: str, description: str) -> Markup:
         text = text.replace(colour, f"var({variable})")
     width, height = (72 * inches for inches in figure.get_size_inches())
     opening = (
-        f'<svg class="figure" viewBox="0 0 {width:g} {height:g}" style="max-width: {_LARGEST * width:.0f}px; min-width: {_SMALLEST * width:.0f}px" '
+        f'<svg class="figure" viewBox="0 0 {width:g} {height:g}" '
+        f'style="min-width: {_SMALLEST * width:.0f}px; max-width: {_LARGEST * width:.0f}px" '
         f'role="img" aria-label="{escape(description)}" '
         'stroke-linejoin="round" xmlns:xlink="http://www.w3.org/1999/xlink">'
     )
