@@ -21,6 +21,7 @@ from jaxrefine.report.graph_picture import graph_pictures
 from jaxrefine.report.outcome import outcome
 from jaxrefine.report.overview import overview
 from jaxrefine.report.record import Record, read_run
+from jaxrefine.report.rollout_pictures import rollout_pictures
 from jaxrefine.report.rounds import Round, compare
 from jaxrefine.report.svg import keeping_pdfs
 from jaxrefine.report.training_figures import training_section
@@ -97,6 +98,7 @@ def render(record: Record) -> str:
             wall_s=sum(step.wall_s or 0.0 for step in record.steps),
             training=training_section(record),
             graphs=graph_pictures(record),
+            rollouts=rollout_pictures(record),
             code_style=source.style_sheet(),
         )
     )

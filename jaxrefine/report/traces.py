@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from jaxrefine.report.lines import compact, thin
-from jaxrefine.report.rollouts import Driven, Rollouts
+from jaxrefine.report.rollouts import Rollouts
 from jaxrefine.report.svg import BLUE, GREEN, GRID, MUTED, ORANGE, plain, style, to_markup
 
 COLOURS = {"best": GREEN, "median": BLUE, "worst": ORANGE}
@@ -45,19 +45,6 @@ def traces(name: str, after: Column, before: Column | None) -> tuple[Markup, ...
         if signals:
             found.append(_figure(f"{name}-{part}", signals, after, before))
     return tuple(found)
-
-
-def distance(rollouts: Rollouts) -> Rollouts | None:
-    """The episodes with the distance from handle to target as their only signal, where their tables have both."""
-    episodes = []
-    for driven in rollouts.episodes:
-        axes = [axis for axis in "xyz" if {f"obs_handle_{axis}", f"obs_target_{axis}"} <= set(driven.table.columns)]
-        if not axes:
-            return None
-        ends = [driven.table[[f"obs_{what}_{axis}" for axis in axes]].to_numpy() for what in ("handle", "target")]
-        table = driven.table[["t"]].assign(distance=np.linalg.norm(ends[0] - ends[1], axis=1))
-        episodes.append(Driven(driven.role, driven.episode, driven.reward, table))
-    return Rollouts(tuple(episodes), rollouts.source, ("distance",), (), False)
 
 
 def _figure(name: str, signals: Sequence[str], after: Column, before: Column | None) -> Markup:
