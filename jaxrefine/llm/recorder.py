@@ -98,6 +98,14 @@ class Recorder:
         self._budget.spend(completion.usage, completion.model)
         return completion
 
+    @property
+    def ahead(self) -> tuple[str, int, int] | None:
+        """Purpose, round and attempt of the next exchange that is recorded, here or by who answers; else None."""
+        for record in self._records[self._next :]:
+            if isinstance(record, Exchange):
+                return record.place
+        return getattr(self.inner, "ahead", None)
+
     def recall(self, request: Request) -> Completion:
         """The recorded answer to a request that an earlier process has made; nobody is asked.
 

@@ -243,6 +243,12 @@ class TranscriptClient:
         self._next = 0
         self._told_of_numbers = False
 
+    @property
+    def ahead(self) -> tuple[str, int, int] | None:
+        """Purpose, round and attempt of the next recorded exchange; None at the end."""
+        exchanges = self.transcript.exchanges
+        return exchanges[self._next].place if self._next < len(exchanges) else None
+
     def complete(self, request: Request) -> Completion:
         """The next recorded answer.
 

@@ -49,3 +49,25 @@ def compare(
         "n": found.n,
         "line": line,
     }
+
+
+def recorded_course(
+    ahead: tuple[str, int, int] | None, revision: int, aside: int | None
+) -> tuple[int | None, str | None]:
+    """How a recorded conversation goes on after a revision.
+
+    Args:
+        ahead: purpose, round and attempt of what is recorded next; None when nothing is.
+        revision: the round that was judged.
+        aside: the earlier round that it is set aside for by this run's own judgement; None when it is kept.
+
+    Returns:
+        The same by the recording, and words for it where the two differ.
+    """
+    if ahead is None or ahead[1] > revision:
+        return aside, None
+    recorded = None if ahead[1] == revision else ahead[1]
+    if recorded == aside:
+        return aside, None
+    course = "kept it" if recorded is None else f"set it aside for round {recorded}"
+    return recorded, f"the recorded conversation {course}, which is followed"

@@ -43,12 +43,10 @@ def refine(rounds: Rounds) -> tuple[list[Round], str | None]:
         except RoundFailedError as failure:
             return done, str(failure)
         following.changes = " ".join(find_section(reply, "Changes").split())[:CHANGES_KEPT]
-        rounds.judge(following, done)
+        current = rounds.judge(following, done)
         done.append(following)
-        current = following
         if not following.accepted:
             following.decision = "rejected"
-            current = rounds.best_of(done)
             rounds.run.emit("round_returned", round=current.number)
 
 

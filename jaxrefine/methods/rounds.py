@@ -8,7 +8,7 @@ from typing import Any
 
 from jaxrefine.config import Config
 from jaxrefine.errors import UserError
-from jaxrefine.methods.acceptance import compare
+from jaxrefine.methods.acceptance import compare, recorded_course
 from jaxrefine.methods.conversation import Conversation
 from jaxrefine.methods.replies import ReplyError, find_program
 from jaxrefine.run import RunDirectory
@@ -315,19 +315,33 @@ class Rounds:
         ranked = [-math.inf if value is None else sign * value for value in values]
         return done[ranked.index(max(ranked))]
 
-    def judge(self, current: Round, done: list[Round]) -> None:
-        """Compare a revision with the best round before it, and decide whether it is kept."""
+    def judge(self, current: Round, done: list[Round]) -> Round:
+        """Compare a revision with the best round before it, and decide whether it is kept.
+
+        Where the rest of the conversation is recorded, it goes on as it did: fits on another device or of other seeds
+        may be judged otherwise, and the recorded answers are of the rounds that were kept then.
+
+        Returns:
+            The round that the next decision is about: the revision, or the one that it is set aside for.
+        """
         best = self.best_of(done)
 
         def judge() -> dict[str, Any]:
             before, after = (entry.evaluation["validation_values"] for entry in (best, current))
             found = compare(before, after, self.task.metric.better)
             found["best"] = best.number
-            return found | {"line": f"{found['verdict']} round {best.number}: {found['line']}"}
+            line = f"{found['verdict']} round {best.number}: {found['line']}"
+            kept = self.config.refine.accept == "always" or found["verdict"] != "worse than"
+            aside = None if kept else best.number
+            if self.config.refine.accept == "validate" and current.number < self.config.refine.rounds:
+                aside, followed = recorded_course(self.conversation.client.ahead, current.number, aside)
+                line += f"; {followed}" if followed else ""
+            return found | {"line": line, "accepted": aside is None, "returns_to": aside}
 
         found = self.step(current, "judge", judge, "compare with the best so far")
-        current.against_best = found
-        current.accepted = self.config.refine.accept == "always" or found["verdict"] != "worse than"
+        current.accepted, aside = found["accepted"], found["returns_to"]
+        current.against_best = {name: value for name, value in found.items() if name not in ("accepted", "returns_to")}
+        return current if aside is None else next(entry for entry in done if entry.number == aside)
 
     def table_facts(self) -> dict[str, str]:
         """What a prompt says of the table."""
