@@ -49,6 +49,7 @@ class Rollouts:
     Attributes:
         episodes: Best first.
         source: The file's name.
+        progress: The column of what the metric is of: a distance as it is, or the rewards up to each step.
         actions: Columns of actions.
         latents: Columns of the latents that matter most, at most `LATENTS`.
         by_loss: Whether that is by what holding them at their means cost; else by how much they vary.
@@ -56,6 +57,7 @@ class Rollouts:
 
     episodes: tuple[Driven, ...]
     source: str
+    progress: str
     actions: tuple[str, ...]
     latents: tuple[str, ...]
     by_loss: bool
@@ -80,9 +82,11 @@ def read_rollouts(folder: Path, gaps: list[str], higher_is_better: bool = True) 
             gaps.append(f"{folder.name}/{name} cannot be read ({visible(str(error))[:300]}).")
             continue
         if episodes:
+            for driven in episodes:
+                progress = _progress(driven.table)
             table = pd.concat([driven.table for driven in episodes])
             actions = tuple(c for c in table.columns if c.startswith("action_"))
-            return Rollouts(episodes, name, actions[:LATENTS], _ranked(table, losses)[:LATENTS], bool(losses))
+            return Rollouts(episodes, name, progress, actions[:LATENTS], _ranked(table, losses)[:LATENTS], bool(losses))
     return None
 
 
@@ -143,6 +147,21 @@ def _episodes(table: pd.DataFrame, order: Sequence[float]) -> tuple[Driven, ...]
             raise ValueError("a step of it has no number")
         found.append(Driven(role, int(episode), float(steps["reward"].sum()), steps.reset_index(drop=True)))
     return tuple(found)
+
+
+def _progress(table: pd.DataFrame) -> str:
+    """Add what the metric is of, and return its name."""
+    measured = next((name for name in table.columns if name.startswith("value_") and name != "value_reward"), None)
+    axes = [axis for axis in "xyz" if {f"obs_handle_{axis}", f"obs_target_{axis}"} <= set(table.columns)]
+    if measured is not None:
+        name, values = measured.removeprefix("value_"), table[measured]
+    elif axes:
+        handle, target = (table[[f"obs_{what}_{axis}" for axis in axes]].to_numpy() for what in ("handle", "target"))
+        name, values = "handle_distance", pd.Series(np.linalg.norm(handle - target, axis=1))
+    else:
+        name, values = "return_so_far", table["reward"].cumsum()
+    table[f"progress_{name}"] = values
+    return f"progress_{name}"
 
 
 def _losses(folder: Path, gaps: list[str], higher_is_better: bool) -> dict[str, float]:

@@ -66,10 +66,11 @@ class Panel:
 
 @dataclass(frozen=True)
 class Scene:
-    """A round's episodes from above, all to one scale."""
+    """A round's episodes from above, all to one scale, in pictures as wide as `SIDE` and of this height."""
 
     quantities: tuple[Quantity, ...]
     panels: tuple[Panel, ...]
+    height: float
 
 
 @dataclass(frozen=True)
@@ -78,9 +79,10 @@ class _View:
 
     centre: np.ndarray
     scale: float
+    height: float
 
     def at(self, points: np.ndarray) -> np.ndarray:
-        moved = (points - self.centre) * (self.scale, -self.scale) + SIDE / 2
+        moved = (points - self.centre) * (self.scale, -self.scale) + (SIDE / 2, self.height / 2)
         return np.asarray(moved.round(1))
 
 
@@ -102,15 +104,17 @@ def scene(folder: Path, rollouts: Rollouts, gaps: list[str]) -> Scene | None:
     outlines = [_outlines(arrays, place) for place in range(len(episodes))]
     paths = [{name: table[list(pair)].to_numpy() for name, pair in things.items()} for table in episodes]
     corners = [_corners([*p.values(), *lines.values()]) for p, lines in zip(paths, outlines, strict=True)]
-    span = max((float(np.ptp(points, axis=0).max()) for points in corners), default=0.0)
-    if not span:
+    spans = np.array([np.ptp(points, axis=0) for points in corners])
+    if not spans.any():
         return None
+    scale = (SIDE - 2 * MARGIN) / float(spans.max())
+    height = round(float(spans[:, 1].max()) * scale + 2 * MARGIN, 1)
     series = _series(rollouts, next(iter(things.values())))
     ranges = {label: _range(columns) for label, columns in series.items()}
     panels = []
     for place, driven in enumerate(rollouts.episodes):
         low, high = corners[place].min(axis=0), corners[place].max(axis=0)
-        view = _View((low + high) / 2, (SIDE - 2 * MARGIN) / span)
+        view = _View((low + high) / 2, scale, height)
         shades = [_shades(columns[place], *ranges[label]) for label, columns in series.items()]
         lines = {name: view.at(_thinned(line)) for name, line in outlines[place].items()}
         ways = {name: view.at(path) for name, path in paths[place].items()}
@@ -124,7 +128,7 @@ def scene(folder: Path, rollouts: Rollouts, gaps: list[str]) -> Scene | None:
                 starts=tuple((_point(way[0]), plain(name)) for name, way in ways.items() if np.isfinite(way[0]).all()),
             )
         )
-    return Scene(tuple(Quantity(label, *ranges[label]) for label in series), tuple(panels))
+    return Scene(tuple(Quantity(label, *ranges[label]) for label in series), tuple(panels), height)
 
 
 def film(folder: Path, gaps: list[str]) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -31,7 +32,7 @@ class Column:
 
 
 def traces(name: str, after: Column, before: Column | None) -> tuple[Markup, ...]:
-    """Small multiples of a round's actions, and of its latents: a row for each, a column for each of the two rounds.
+    """Small multiples of what a round's metric is of, its actions and its latents: a row for each, a column a round.
 
     Args:
         name: Unique on the page.
@@ -41,7 +42,9 @@ def traces(name: str, after: Column, before: Column | None) -> tuple[Markup, ...
     found = []
     latents = after.rollouts.latents
     half = (len(latents) + 1) // 2
-    for part, signals in enumerate((after.rollouts.actions, latents[:half], latents[half:])):
+    for part, signals in enumerate(
+        ((after.rollouts.progress, *after.rollouts.actions), latents[:half], latents[half:])
+    ):
         if signals:
             found.append(_figure(f"{name}-{part}", signals, after, before))
     return tuple(found)
@@ -69,7 +72,7 @@ def _figure(name: str, signals: Sequence[str], after: Column, before: Column | N
             for row, (signal, limits) in enumerate(zip(signals, ranges, strict=True)):
                 _lines(axes, row, signal, limits, column.rollouts)
         for row, (signal, (low, high)) in enumerate(zip(signals, ranges, strict=True)):
-            label = plain(signal.removeprefix("latent_").removeprefix("action_").replace("_", " "))
+            label = plain(re.sub("^(progress|action|latent)_", "", signal).replace("_", " "))
             side = {"transform": grid[0].get_yaxis_transform(), "fontsize": 7, "color": MUTED, "ha": "right"}
             grid[0].text(0.0, row + 0.1, label, transform=grid[0].get_yaxis_transform(), fontsize=8, va="center")
             grid[0].text(-0.02, row + _TOP, _short(high, high - low), va="top", **side)
