@@ -65,7 +65,7 @@ def write_comparison(runs: Sequence[Path], target: Path | None = None) -> Path:
 
     Args:
         runs: Run directories, of any tasks, conditions and methods. One is enough, and has little to be compared with.
-        target: The page's file; `comparison_target(runs)` by default. Its folder has to exist.
+        target: The page's file; `comparison_target(runs)` by default.
 
     Returns:
         Where the page is.

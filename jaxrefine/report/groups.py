@@ -24,7 +24,7 @@ FEEDBACK = "refine.feedback"
 _SECTIONS = {"refine": ("refine",), "mlp": ("method",), "best_of_n": ("method",)}
 _COMMON = ("fit", "rl")
 _REPETITION = ("method.name", "rl.seeds", "rl.looks", "rl.resets", "rl.tensorboard")
-_LARGEST_CONFIG = 100_000
+_LARGEST_CONFIG = 20_000
 _LONGEST_VALUE = 40
 
 

@@ -206,9 +206,7 @@ def resets_figure(panels: Sequence[Panel], name: str) -> Markup:
             _draw(axes, panel)
         for axes in grid[len(panels) :]:
             axes.set_axis_off()
-        figure.legend(
-            handles=_legend(panels), loc="outside upper left", ncols=5 if len(panels) > 1 else 4, columnspacing=1.2
-        )
+        figure.legend(handles=_legend(panels), loc="outside upper left", ncols=5 if columns > 1 else 4)
         said = "; ".join(
             f"{panel.title}: {r.curve.name} with {r.curve.budget} resets "
             + ("never" if r.resets is None else f"after {r.resets:.0f}")

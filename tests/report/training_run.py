@@ -63,3 +63,64 @@ def add_budget(run: Path, resets: int, ends: np.ndarray, looks: np.ndarray, *, c
     summary = json.loads((run / "summary.json").read_text())
     summary["rl"] = [*summary["rl"], entry]
     (run / "summary.json").write_text(json.dumps(summary))
+
+
+def make_refinement(
+    run: Path,
+    means: Sequence[float],
+    *,
+    condition: str = "slick",
+    method: str = "refine",
+    feedback: str = "analysis",
+    program: str = "",
+    options: str = "",
+    rejected: Sequence[int] = (),
+) -> Path:
+    """A finished run whose rounds have these means: two fit seeds, one 1 above the mean and one 1 below; round -1 best.
+
+    The demonstrator has 860. `options` is more YAML for config.yaml.
+    """
+    run.mkdir(parents=True)
+    (run / "config.yaml").write_text(
+        f"task: {{name: car_racing, condition: {condition}}}\nmethod: {{name: {method}}}\n"
+        f"refine: {{feedback: {feedback}, rounds: 6}}\nllm: {{chain: {run.name}}}\n{options}"
+    )
+    rounds = []
+    for index, mean in enumerate(means):
+        folder = run / f"round_{index}"
+        folder.mkdir()
+        (folder / "policy.py").write_text(program or f"# {run.name}\n")
+        np.savez(folder / "initial_weights.npz", gain=1.0, brake=0.5)
+        np.savez(folder / "weights.npz", gain=1.5 + index, brake=-0.5 if index == 0 else 0.25)
+        values = np.array([[mean - 9.0, mean + 1.0, mean + 11.0], [mean - 11.0, mean - 1.0, mean + 9.0]])
+        write_evaluation(folder, values)
+        pairs = zip(EPISODES, values[0].tolist(), strict=True)
+        sample = {"mean": mean + 1.0, "std": 8.0, "std_sample": 10.0, "n": 3}
+        rounds.append(
+            {
+                "round": index, "metric": sample, "accepted": index not in rejected, "decision": "program",
+                "per_episode": [{"seed": seed, "value": value, "steps": 900} for seed, value in pairs],
+                "fit_seeds": {"means": [mean + 1.0, mean - 1.0], "chosen": 0, "n": 2, "mean": mean},
+                "changes": f"- change number {index}",
+            }
+        )  # fmt: skip
+    purposes = ["generate"] + ["diagnose", "revise"] * (len(means) - 1)
+    exchanges = [
+        {
+            "kind": "exchange", "purpose": purpose, "round": (i + 1) // 2, "attempt": 0, "messages": [],
+            "completion": {"text": "", "model": "m", "usage": {"input_tokens": 1000 * (i + 1), "output_tokens": 500}},
+        }
+        for i, purpose in enumerate(purposes)
+    ]  # fmt: skip
+    header = {"kind": "header", "chain": run.name, "task": "car_racing"}
+    (run / "transcript.jsonl").write_text("".join(json.dumps(line) + "\n" for line in [header, *exchanges]))
+    (run / "events.jsonl").write_text("")
+    summary = {
+        "task": "car_racing", "condition": condition, "method": method, "status": "finished", "reason": None,
+        "best_round": len(means) - 1, "metric": {"name": "return", "key": "return", "better": "higher", "unit": ""},
+        "demonstration": {"name": "d", "metric": 850.0, "test": {"mean": 860.0, "std": 5.0, "std_sample": 6.0, "n": 3}},
+        "rounds": rounds, "rl": [], "resources": {"llm_calls": len(purposes), "refinement_resets": 100},
+        "provenance": {"transcript": header if method != "mlp" else None},
+    }  # fmt: skip
+    (run / "summary.json").write_text(json.dumps(summary))
+    return run
