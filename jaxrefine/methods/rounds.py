@@ -331,17 +331,22 @@ class Rounds:
             found = compare(before, after, self.task.metric.better)
             found["best"] = best.number
             line = f"{found['verdict']} round {best.number}: {found['line']}"
-            kept = self.config.refine.accept == "always" or found["verdict"] != "worse than"
-            aside = None if kept else best.number
+            aside = self._aside(found)
             if self.config.refine.accept == "validate" and current.number < self.config.refine.rounds:
                 aside, followed = recorded_course(self.conversation.client.ahead, current.number, aside)
                 line += f"; {followed}" if followed else ""
-            return found | {"line": line, "accepted": aside is None, "returns_to": aside}
+            return found | {"line": line, "returns_to": aside}
 
         found = self.step(current, "judge", judge, "compare with the best so far")
-        current.accepted, aside = found["accepted"], found["returns_to"]
-        current.against_best = {name: value for name, value in found.items() if name not in ("accepted", "returns_to")}
+        aside = found.get("returns_to", self._aside(found))  # a run begun by an earlier version has no such entry
+        current.accepted = aside is None
+        current.against_best = {name: value for name, value in found.items() if name != "returns_to"}
         return current if aside is None else next(entry for entry in done if entry.number == aside)
+
+    def _aside(self, found: dict[str, Any]) -> int | None:
+        """For which round a judged revision is set aside; None when it is kept."""
+        kept = self.config.refine.accept == "always" or found["verdict"] != "worse than"
+        return None if kept else int(found["best"])
 
     def table_facts(self) -> dict[str, str]:
         """What a prompt says of the table."""
