@@ -23,7 +23,9 @@ _OPTIONS: dict[str, Any] = {
         "isolated_max_columns": 8,
     },
     "routing": {"style": "orthogonal", "port_sides": "facing_only", "merge_edges": "forks", "lane_gap": 5},
+    "limits": {"max_dummies": 3_000},
 }
+_FEW_EDGES = 200  # up to here there is time to look harder for fewer crossings
 
 
 @dataclass(frozen=True)
@@ -54,13 +56,15 @@ class Placement:
     forks: tuple[Point, ...]
 
 
-def lay_out(boxes: Sequence[Box], edges: Sequence[tuple[int, int]], effort: str) -> Placement:
+def lay_out(boxes: Sequence[Box], edges: Sequence[tuple[int, int]]) -> Placement | None:
     """Place boxes in layers, so that few lines cross; the same graph is placed the same way.
 
     Args:
         boxes: At least one.
         edges: Pairs of positions in `boxes`, source first. Edges that lead back are drawn as such.
-        effort: How hard crossings are sought to be avoided: `fast`, `balanced` or `thorough`.
+
+    Returns:
+        None if lines would pass so many layers that placing them takes long.
     """
     graph = graphlay.Graph()
     sources, targets = {source for source, _ in edges}, {target for _, target in edges}
@@ -70,7 +74,11 @@ def lay_out(boxes: Sequence[Box], edges: Sequence[tuple[int, int]], effort: str)
         graph.node(i, width=box.width, height=box.height, rank=box.column if held else "free")
     for source, target in edges:
         graph.edge(source, target)
-    found = graphlay.layout(graph, options={**_OPTIONS, "effort": effort}).to_dict()
+    effort = "balanced" if len(edges) <= _FEW_EDGES else "fast"
+    try:
+        found = graphlay.layout(graph, options={**_OPTIONS, "effort": effort}).to_dict()
+    except graphlay.GraphlayError:  # what else it may complain of cannot be asked for above
+        return None
     left, top = found["bounds"]["min"]["x"], found["bounds"]["min"]["y"]
 
     def point(at: dict[str, float]) -> Point:

@@ -11,10 +11,17 @@ from dataclasses import dataclass, field
 
 from jaxrefine.report.graph_reading import Changes, Number
 
+# What can be read, and placed within a second. Programs so far have at most 106 boxes and 151 lines by name, and 627
+# and 803 by operation.
 MOST_DRAWN = 150
+MOST_LINES = 300
 MOST_OPERATIONS = 700
+MOST_OPERATION_LINES = 1_000
+MOST_DEPENDENCES = 20_000
 
 _AXIS = re.compile(r"_(x|y|z|w|theta)$")
+_WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
+_NUMBER = re.compile(rf"\d+|(?<![a-z])(?:{'|'.join(_WORDS)})(?![a-z])")
 
 
 @dataclass
@@ -25,7 +32,7 @@ class Item:
         kind: `observation`, `weight`, `latent`, `action` or `operation`.
         label: What it is called in the drawing.
         names: All names that it stands for.
-        count: How many numbers it stands for.
+        count: How many operations it stands for.
         state: `added`, `rewired` or empty.
         inputs: Names of what it is computed from.
         gained: Those of `inputs` that are new to names that are not.
@@ -59,25 +66,31 @@ class Level:
 
 def listed(names: Iterable[str], most: int = 24) -> str:
     """Names in a row; those that differ by a number only are told together, and at most `most` are listed."""
-    found: dict[str, list[str]] = defaultdict(list)
-    for name in names:
-        found[_family(name)].append(name)
-    told = [together(members) for members in found.values()]
+    told = families(names)
     return ", ".join(told[:most]) + (f" and {len(told) - most} more" if len(told) > most else "")
 
 
-def together(names: Sequence[str]) -> str:
+def families(names: Iterable[str]) -> list[str]:
+    """Names, those that differ by a number only as one."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for name in names:
+        found[_family(name)].append(name)
+    return [_together(members) for members in found.values()]
+
+
+def _together(names: Sequence[str]) -> str:
     """One name for several that differ by numbers only: `tile0…11_x`."""
     if len(names) == 1:
         return names[0]
-    slots = list(zip(*(re.findall(r"\d+", name) for name in names), strict=False))
+    slots = list(zip(*(_NUMBER.findall(name) for name in names), strict=False))
     varying = [i for i, slot in enumerate(slots) if len(set(slot)) > 1]
     marks = [slot[0] for slot in slots]
     for i in varying:
-        numbers = sorted({(int(text[:9]), text) for text in slots[i]})
-        marks[i] = f"{numbers[0][1]}…{numbers[-1][1]}"
-    whole = len(varying) == 1 and _is_range([int(text[:9]) for text in slots[varying[0]]])
-    parts = re.split(r"\d+", names[0])
+        ordered = sorted(slots[i], key=_value)
+        marks[i] = f"{ordered[0]}…{ordered[-1]}"
+    values = sorted(_value(text) for i in varying for text in slots[i])
+    whole = len(varying) == 1 and values == list(range(values[0], values[0] + len(names)))
+    parts = _NUMBER.split(names[0])
     text = "".join(part + mark for part, mark in zip(parts, [*marks, ""], strict=False))
     return text if whole else f"{text} ({len(names)})"
 
@@ -88,15 +101,7 @@ def by_name(numbers: Sequence[Number], changes: Changes | None) -> Level | None:
     groups = _groups(kinds, inputs)
     if groups is None:
         return None
-    items: dict[str, Item] = {}
-    for name, kind in kinds.items():
-        item = items.setdefault(groups[name], Item(kind, ""))
-        item.names.append(name)
-        item.count += 1
-        item.inputs.update(dict.fromkeys(inputs[name]))
-    for item in items.values():
-        item.label = _label(item)
-        _mark(item, changes)
+    items = _named(kinds, inputs, groups, changes)
     new = {(groups[source], key) for key, item in items.items() for source in item.gained if source in groups}
     edges = {
         (groups[source], key): item.state == "added" or (groups[source], key) in new
@@ -104,7 +109,7 @@ def by_name(numbers: Sequence[Number], changes: Changes | None) -> Level | None:
         for source in item.inputs
         if groups[source] != key
     }
-    return _level(items, edges)
+    return _level(items, edges) if len(edges) <= MOST_LINES else None
 
 
 def by_operation(numbers: Sequence[Number], changes: Changes | None) -> Level | None:
@@ -113,41 +118,44 @@ def by_operation(numbers: Sequence[Number], changes: Changes | None) -> Level | 
     groups = _groups(kinds, inputs)
     if groups is None:
         return None
-    keys: list[str | None] = []
-    items: dict[str, Item] = {}
+    items = _named(kinds, inputs, groups, changes)
     edges: dict[tuple[str, str], bool] = {}
-    merged: dict[tuple[object, ...], str] = {}
+    merged: dict[tuple[str, ...], str] = {}
+    carriers: list[str] = []  # of each number the item that stands for it; an unnamed constant has none
     for number in numbers:
         if number.kind == "constant" and not number.names:
-            keys.append(None)
+            carriers.append("")
             continue
-        sources = list(dict.fromkeys(key for i in number.inputs if (key := keys[i]) is not None))
-        values = [numbers[i].value for i in number.inputs if keys[i] is None and numbers[i].value]
+        sources = dict.fromkeys(carriers[i] for i in number.inputs if carriers[i])
         chain = [groups[name] for name in _in_order(number)]
         if not chain:
-            what = (number.operation, *sorted(sources))
-            chain = [merged.setdefault(what, f"operation {len(merged)}")]
-        for key, name in zip(chain, _in_order(number) or (None,), strict=True):
-            item = items.setdefault(key, Item(_kind(number, name) if name else "operation", number.operation))
+            chain = [merged.setdefault((number.operation, *sorted(sources)), f"operation {len(merged)}")]
+            item = items.setdefault(chain[0], Item("operation", number.operation))
             item.count += 1
-            if name:
-                item.names.append(name)
-                item.inputs.update(dict.fromkeys(inputs[name]))
-            else:
-                item.inputs.update(dict.fromkeys(values))
-        for source, target in (*((source, chain[0]) for source in sources), *itertools.pairwise(chain)):
-            if source != target:
-                edges[source, target] = False
-        keys.append(groups[_carrier(number)] if number.names else chain[0])
-        if len(items) > MOST_OPERATIONS:
+            item.inputs.update(dict.fromkeys(numbers[i].value for i in number.inputs if numbers[i].value))
+        steps = [*((source, chain[0]) for source in sources), *itertools.pairwise(chain)]
+        edges.update({step: False for step in steps if step[0] != step[1]})
+        carriers.append(groups[_carrier(number)] if number.names else chain[0])
+        if len(items) > MOST_OPERATIONS or len(edges) > MOST_OPERATION_LINES:
             return None
     for item in items.values():
-        if item.kind != "operation":
-            item.label = _label(item)
-            _mark(item, changes)
-        elif item.count > 1:
+        if item.count > 1:
             item.label = f"{item.label} ×{item.count}"
     return _level(items, edges)
+
+
+def _named(
+    kinds: Mapping[str, str], inputs: Mapping[str, Sequence[str]], groups: Mapping[str, str], changes: Changes | None
+) -> dict[str, Item]:
+    items: dict[str, Item] = {}
+    for name, kind in kinds.items():
+        item = items.setdefault(groups[name], Item(kind, ""))
+        item.names.append(name)
+        item.inputs.update(dict.fromkeys(inputs[name]))
+    for item in items.values():
+        item.label = _label(item)
+        _mark(item, changes)
+    return items
 
 
 def _dependences(numbers: Sequence[Number]) -> tuple[dict[str, str], dict[str, tuple[str, ...]]]:
@@ -187,6 +195,8 @@ def _kind(number: Number, name: str) -> str:
 
 def _groups(kinds: Mapping[str, str], inputs: Mapping[str, Sequence[str]]) -> dict[str, str] | None:
     """The item that each name belongs to, such that no item is computed from itself by way of another."""
+    if sum(map(len, inputs.values())) > MOST_DEPENDENCES:
+        return None
     groups = {name: f"{kind} {_family(name)}" for name, kind in kinds.items()}
     _join_axes(kinds, inputs, groups)
     while len(set(groups.values())) <= MOST_DRAWN:
@@ -253,10 +263,7 @@ def _mark(item: Item, changes: Changes | None) -> None:
 
 def _label(item: Item) -> str:
     names = [re.sub(r"^(latent|weight|action)_", "", name) for name in item.names]
-    stems: dict[str, list[str]] = defaultdict(list)
-    for name in names:
-        stems[_family(name)].append(name)
-    told = [together(members) for members in stems.values()]
+    told = families(names)
     ends = [_AXIS.search(text) for text in told]
     if len(told) > 1 and all(ends):
         told[1:] = [end.group(1) for end in ends[1:] if end]
@@ -264,11 +271,11 @@ def _label(item: Item) -> str:
 
 
 def _family(name: str) -> str:
-    return re.sub(r"\d+", "#", name)
+    return _NUMBER.sub("#", name)
 
 
-def _is_range(numbers: Sequence[int]) -> bool:
-    return sorted(numbers) == list(range(min(numbers), min(numbers) + len(numbers)))
+def _value(text: str) -> int:
+    return _WORDS.index(text) if text in _WORDS else int(text)
 
 
 def _positions(bits: int) -> Iterator[int]:
