@@ -70,11 +70,15 @@ def _sandbox(record: Record) -> tuple[Entry, ...]:
         return (_held("sandbox", record.sandbox or "not recorded"),)
     if not fact.parts:
         return (_held("sandbox", str(fact.value or "not recorded")),)
-    return tuple(_held(f"sandbox, {part.name}", str(part.value or "not recorded")) for part in fact.parts)
+    return tuple(
+        _held(f"sandbox, {part.name}", str(part.value or "not recorded"))
+        for part in fact.parts
+        if (part.name, part.value) != ("earlier", "[]")
+    )
 
 
 def _held(name: str, backend: str) -> Entry:
-    verdict, good = _HELD.get(backend.split(":")[0], (None, None))
+    verdict, good = _HELD.get(backend.split(":")[0].strip("[']"), (None, None))
     return Entry(name, f"{backend}: {verdict}" if verdict else backend, good)
 
 

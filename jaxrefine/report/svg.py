@@ -9,13 +9,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from importlib import resources
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import matplotlib as mpl
-import numpy as np
 from markupsafe import Markup, escape
-from matplotlib.artist import Artist
-from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+
+from jaxrefine.report.pdf import Printer
 
 # Matplotlib draws in these colours, which nothing else uses; in the SVG each becomes a variable of the page's style
 # sheet, so that one figure serves both colour schemes, and in a PDF what that variable is in the light one.
@@ -71,10 +72,7 @@ _STYLE = {
 }
 
 
-# What may be coloured, by the names of matplotlib's getters and setters.
-_PROPERTIES = ("color", "facecolor", "edgecolor", "markerfacecolor", "markeredgecolor")
-
-_pdfs: ContextVar[dict[str, bytes] | None] = ContextVar("pdfs", default=None)
+_printer: ContextVar[Printer | None] = ContextVar("printer", default=None)
 
 
 def style(name: str) -> dict[str, object]:
@@ -90,12 +88,13 @@ def plain(text: str) -> str:
 @contextmanager
 def keeping_pdfs() -> Iterator[dict[str, bytes]]:
     """Collect a PDF, under its figure's name, of every figure that becomes markup inside the ``with`` block."""
-    kept: dict[str, bytes] = {}
-    token = _pdfs.set(kept)
-    try:
-        yield kept
-    finally:
-        _pdfs.reset(token)
+    with TemporaryDirectory(prefix="jaxrefine-font-") as folder:
+        printer = Printer(Path(folder), _light_scheme())
+        token = _printer.set(printer)
+        try:
+            yield printer.pdfs
+        finally:
+            _printer.reset(token)
 
 
 def to_markup(figure: Figure, name: str, description: str) -> Markup:
@@ -130,53 +129,9 @@ def to_markup(figure: Figure, name: str, description: str) -> Markup:
         f'role="img" aria-label="{escape(description)}" '
         'stroke-linejoin="round" xmlns:xlink="http://www.w3.org/1999/xlink">'
     )
-    kept = _pdfs.get()
-    if kept is not None:
-        kept[name] = _pdf(figure, name, description)
+    if printer := _printer.get():
+        printer.add(figure, name, description, style(name))
     return Markup(opening + text[text.index(">") + 1 :])
-
-
-def _pdf(figure: Figure, name: str, description: str) -> bytes:
-    """The figure in the light scheme's colours, its fonts embedded; the same figure gives the same bytes."""
-    for artist in figure.findobj():
-        _recolour(artist)
-    buffer = io.BytesIO()
-    metadata = {"Title": description, "CreationDate": None, "Creator": None, "Producer": None}
-    with mpl.rc_context(style(name)):  # type: ignore[arg-type]
-        figure.savefig(buffer, format="pdf", metadata=metadata)
-    return buffer.getvalue()
-
-
-def _recolour(artist: Artist) -> None:
-    for part in (artist, getattr(artist, "arrow_patch", None), getattr(artist, "get_bbox_patch", lambda: None)()):
-        for name in _PROPERTIES:
-            getter, setter = getattr(part, f"get_{name}", None), getattr(part, f"set_{name}", None)
-            if getter is None or setter is None:
-                continue
-            before = getter()
-            after = _light(before)
-            if after is not None:
-                setter(after)
-
-
-def _light(colour: object) -> object | None:
-    """A colour, or an array of them as rows, with this module's replaced by the light ones; None if it has none."""
-    if isinstance(colour, str):
-        return _light_scheme().get(colour)
-    try:
-        rows = np.array(colour, dtype=float)
-    except (TypeError, ValueError):
-        return None
-    if rows.ndim not in (1, 2) or rows.shape[-1] not in (3, 4):
-        return None
-    found = False
-    for own, light in _light_scheme().items():
-        same = (np.abs(rows[..., :3] - to_rgb(own)) < 1e-6).all(axis=-1, keepdims=True)
-        rows[..., :3] = np.where(same, to_rgb(light), rows[..., :3])
-        found = found or bool(same.any())
-    if not found:
-        return None
-    return rows if rows.ndim == 2 else tuple(rows)
 
 
 @functools.cache
