@@ -121,6 +121,9 @@ class RLConfig:
     start: str = "best"
     # looks at the test episodes on the way, for the learning curve alone
     looks: int = 10
+    # which parameters of a seed are kept: last (the paper) | best (of the looks, on validation episodes; the start is
+    # one of them)
+    keep: str = "last"
     learning_rate: float = 0.007
     # how far from 1 a likelihood ratio still has a gradient
     clip: float = 0.2

@@ -92,6 +92,7 @@ def check_options(config: Config) -> None:
         ("refine.accept", config.refine.accept, ("validate", "always")),
         ("sandbox", config.sandbox, ("auto", "strong", "limits")),
         ("rl.start", config.rl.start, ("best", "own")),
+        ("rl.keep", config.rl.keep, ("last", "best")),
         ("rl.ratio", config.rl.ratio, ("product", "length_normalised")),
         ("rl.grouping", config.rl.grouping, ("start", "state")),
     ):

@@ -61,10 +61,11 @@ def _one(rounds: Rounds, best: Round, resets: int) -> dict[str, Any]:
         "seeds": {"means": tested["means"], "chosen": tested["chosen"], **tested["fits"]},
         "validation": tested["validation"],
         "looks": trained["looks"],
+        "kept_at": trained["kept_at"],
         "updates": trained["updates"],
         "stopped_steps": trained["stopped"],
         "resets": trained["resets"],
-        "choice_resets": tested["episodes"] - tested["test_episodes"],
+        "choice_resets": trained["choice_resets"] + tested["episodes"] - tested["test_episodes"],
         "env_steps": trained["env_steps"] + trained["look_steps"] + tested["env_steps"],
     }
 

@@ -384,10 +384,11 @@ class Worker:
     ) -> dict[str, Any]:
         """Tune a program by windowed GSPO from these of its fits, in turn; see ``training.train``."""
         start = {name: value[np.array(fits)] for name, value in load_arrays(folder / "start.npz").items()}
-        seeds = self.task.protocol.training_seeds
-        drive, test = self._params_for(seeds), self._params_for(self.task.protocol.test_seeds)
+        protocol, seeds = self.task.protocol, self.task.protocol.training_seeds
+        looked = protocol.test_seeds + (protocol.validation_seeds if options["keep"] == "best" else ())
+        drive, look = self._params_for(seeds), self._params_for(looked)
         key, program = self._key(_TRAIN, resets), self._load(source)
-        return train(self.task, program, start, drive, len(seeds), test, key, folder, resets, options, self.progress)
+        return train(self.task, program, start, drive, len(seeds), look, key, folder, resets, options, self.progress)
 
     def device(self) -> str:
         """What does the work, in words."""

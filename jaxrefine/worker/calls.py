@@ -104,6 +104,8 @@ CALLS: Mapping[str, Call] = {
             "resets": int,
             "env_steps": int,
             "look_steps": int,
+            "kept_at": [int],
+            "choice_resets": int,
             "stopped": int,
             "looks": [{"resets": int, "means": [_MAYBE]}],
         },

@@ -33,7 +33,7 @@ def train(
     starts: Mapping[str, np.ndarray],
     env_params: Any,
     initial_conditions: int,
-    test_params: Any,
+    look_params: Any,
     key: jax.Array,
     folder: Path,
     resets: int,
@@ -42,8 +42,10 @@ def train(
 ) -> dict[str, Any]:
     """Carry out ``resets`` episodes of training for every seed.
 
-    Writes ``fits.npz`` (the last parameters, stacked over seeds), ``curves.parquet`` (one row per seed and update) and
-    ``checkpoints.parquet`` (one row per seed, look and test episode; nothing is chosen by it) into ``folder``.
+    Writes ``fits.npz`` (the parameters that are kept, stacked over seeds), ``curves.parquet`` (one row per seed and
+    update) and ``checkpoints.parquet`` (one row per seed, look and test episode; nothing is chosen by it) into
+    ``folder``. With ``keep`` "last" a seed's last parameters are kept, as in the paper; with "best" those of the look,
+    the one before training among them, at which it did best on the validation episodes.
 
     Args:
         task: whose environment is driven.
@@ -51,7 +53,7 @@ def train(
         starts: stacked sets of parameters; seed i begins with the one of number i, in turn.
         env_params: holds the initial conditions.
         initial_conditions: how many.
-        test_params: holds the test episodes.
+        look_params: holds the test episodes, and the validation episodes after them where the best is kept.
         key: root of all randomness.
         folder: written to.
         resets: episodes of each seed.
@@ -60,9 +62,10 @@ def train(
 
     Returns:
         ``{"seeds": int, "at_once": int, "updates": int, "resets": int, "env_steps": int, "look_steps": int, "stopped":
-        int, "looks": [{"resets": int, "means": [test mean of each seed]}]}``; ``resets`` and ``env_steps`` of training
-        over all seeds, ``look_steps`` the environment steps of the looks, ``stopped`` the gradient steps that were left
-        out because of a stop or because they were not finite.
+        int, "looks": [{"resets": int, "means": [test mean of each seed]}], "kept_at": [resets of each seed],
+        "choice_resets": int}``; ``resets`` and ``env_steps`` of training over all seeds, ``look_steps`` the environment
+        steps of the looks, ``choice_resets`` the validation episodes of the looks, ``stopped`` the gradient steps that
+        were left out because of a stop or because they were not finite.
     """
     seeds = options["seeds"]
     batches = _batches(task, options)
@@ -70,6 +73,7 @@ def train(
     every = _every(updates, options["looks"])
     hyper = _hyperparameters(options, updates)
     test = task.protocol.test_seeds
+    episodes = len(test) + (len(task.protocol.validation_seeds) if options["keep"] == "best" else 0)
     first = {name: jnp.asarray(value[0]) for name, value in starts.items()}
     restore = jax.vmap(ravel_pytree(first)[1])
 
@@ -77,10 +81,10 @@ def train(
         found = evaluate(
             task.env,
             program.apply,
-            test_params,
+            look_params,
             restore(training.params),
-            jnp.arange(len(test)),
-            key_per_episode(jax.random.fold_in(key, 1), len(test)),
+            jnp.arange(episodes),
+            key_per_episode(jax.random.fold_in(key, 1), episodes),
             measures=(Measure(task.metric.of, task.metric.reduce),),
             steps=task.protocol.steps,
             sampled=task.protocol.sampled,
@@ -89,7 +93,7 @@ def train(
 
     mesh = seed_mesh() if jax.device_count() > 1 else None
     size = seeds_at_once(seeds, _bytes_per_seed(task, batches), int(device_memory() * _SHARE), jax.device_count())
-    ends: list[np.ndarray] = []
+    paths: list[np.ndarray] = []
     curves: list[dict[str, np.ndarray]] = []
     looks: list[np.ndarray] = []
     look_steps = 0
@@ -99,7 +103,7 @@ def train(
         number = part % len(next(iter(starts.values())))
         training = jax.vmap(start)({name: jnp.asarray(value[number]) for name, value in starts.items()})
         keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.fold_in(key, 0), jnp.asarray(part))
-        seen, passed = [look(training)], []
+        seen, passed, path = [look(training)], [], [np.asarray(training.params)]
         for done in range(1, updates + 1):
             # one update a call: every budget, and every distance between looks, has the same compiled function
             training, found = train_seeds(
@@ -118,15 +122,19 @@ def train(
             passed.append({name: np.asarray(getattr(found, name)) for name in Curves.__dataclass_fields__})
             if done % every == 0:
                 seen.append(look(training))
+                path.append(np.asarray(training.params))
             progress(begin // size * updates + done, -(-seeds // size) * updates)
         kept = min(size, seeds - begin)
-        ends.append(np.asarray(training.params)[:kept])
+        paths.append(np.stack(path, 1)[:kept])
         curves.append({name: np.concatenate([p[name] for p in passed], 1)[:kept] for name in passed[0]})
         looks.append(np.stack([values for values, _ in seen], 1)[:kept])
         look_steps += sum(int(steps[:kept].sum()) for _, steps in seen)
-    save_arrays(folder / "fits.npz", {k: np.asarray(v) for k, v in restore(jnp.concatenate(ends)).items()})
     whole = {name: np.concatenate([part[name] for part in curves]) for name in curves[0]}
-    tested = np.concatenate(looks)  # (seeds, looks, episodes)
+    looked = np.concatenate(looks)  # (seeds, looks, episodes)
+    tested = looked[..., : len(test)]
+    chosen = _choose(looked[..., len(test) :].mean(-1), task.metric.better) if episodes > len(test) else -1
+    ends = np.concatenate(paths)[np.arange(seeds), chosen]
+    save_arrays(folder / "fits.npz", {k: np.asarray(v) for k, v in restore(jnp.asarray(ends)).items()})
     at = np.arange(tested.shape[1]) * every * batches.groups * batches.episodes
     _write_curves(folder / "curves.parquet", whole, batches)
     _write_looks(folder / "checkpoints.parquet", tested, at, test)
@@ -138,9 +146,17 @@ def train(
         "resets": seeds * updates * batches.groups * batches.episodes,
         "env_steps": round(float(steps)),
         "look_steps": look_steps,
+        "kept_at": np.broadcast_to(at[chosen], seeds).tolist(),
+        "choice_resets": looked[..., len(test) :].size,
         "stopped": int(seeds * updates * batches.epochs - whole["epochs"].sum()),
         "looks": [{"resets": int(r), "means": tested[:, i].mean(1).astype(float).tolist()} for i, r in enumerate(at)],
     }
+
+
+def _choose(means: np.ndarray, better: str) -> np.ndarray:
+    """For each seed the look with the best mean, the earlier one of equals; means that are not finite are worst."""
+    ranked = np.where(np.isfinite(means), means if better == "higher" else -means, -np.inf)
+    return np.argmax(ranked, axis=1)
 
 
 def _batches(task: Task, options: Mapping[str, Any]) -> Batches:

@@ -101,3 +101,34 @@ def test_a_perceptron_is_fitted_and_trained_as_a_program_is(tmp_path: Path) -> N
     assert kernels.shape == (2, 2, 8)
     assert not np.allclose(*kernels)  # the fits start apart
     assert np.isfinite(found["looks"][-1]["means"]).all()
+
+
+def test_the_best_look_on_validation_episodes_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "fit").mkdir()
+    # steps so large that training leads away from where it started, sooner or later
+    found, folder = _trained(tmp_path, keep="best", learning_rate=3.0, looks=4)
+    last = _worker(tmp_path)
+    protocol = last.task.protocol
+    assert found["choice_resets"] == 3 * 5 * len(protocol.validation_seeds)
+    kept = last.evaluate(PROGRAM, folder)
+    looks = pd.read_parquet(folder / "checkpoints.parquet")
+    assert len(looks) == 3 * 5 * len(protocol.test_seeds)
+    for seed, at in enumerate(found["kept_at"]):
+        mine = looks[(looks.seed == seed) & (looks.resets == at)].value.mean()
+        assert kept["means"][seed] == pytest.approx(mine, rel=1e-4)
+    assert set(found["kept_at"]) <= {0, 40, 80, 120, 160}
+
+
+def test_without_a_better_look_the_start_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "fit").mkdir()
+    found, folder = _trained(tmp_path, resets=8, keep="best", learning_rate=1e4, looks=1)
+    assert found["kept_at"] == [0, 0, 0]
+    start, kept = load_arrays(folder / "start.npz"), load_arrays(folder / "fits.npz")
+    for name, value in kept.items():
+        np.testing.assert_allclose(value, np.repeat(start[name][:1], 3, 0), rtol=1e-6)
+
+
+def test_a_look_that_is_not_finite_is_never_the_best() -> None:
+    means = np.array([[1.0, np.nan, 2.0], [np.nan, np.nan, np.nan], [3.0, 3.0, -np.inf]])
+    assert training._choose(means, "higher").tolist() == [2, 0, 0]
+    assert training._choose(means, "lower").tolist() == [0, 0, 0]
