@@ -21,6 +21,8 @@ from jaxrefine.report.svg import BLUE, GREEN, INK, MUTED, ORANGE, PAPER, RED, pl
 
 _DEMONSTRATOR = (0, (5, 3))
 _PAPER = (0, (1, 2))
+# The share of the whole range below which the means are drawn enlarged too.
+_PRESSED = 0.2
 
 
 @dataclass(frozen=True)
@@ -38,16 +40,23 @@ def metric_by_round(record: Record) -> Markup | None:
         return None
     published = refined(record.task, record.condition, record.metric.name)
     with mpl.rc_context(style("metric")):  # type: ignore[arg-type]
-        figure = Figure(figsize=(min(max(5.2, 0.95 * len(rounds) + 1.2), 12), 4.2), layout="constrained")
-        axes = figure.add_subplot()
-        for place, entry in enumerate(rounds):
-            _draw_round(axes, place, entry, entry.index == record.best_round)
-        _draw_levels(axes, record.demonstration.level, published)
-        axes.set_xlim(-0.6, len(rounds) - 0.4)
-        axes.set_xticks(range(len(rounds)), [_label(entry, entry.index == record.best_round) for entry in rounds])
-        axes.set_ylabel(_quantity(record))
-        axes.yaxis.set_major_locator(MaxNLocator(6))
-        axes.tick_params(axis="x", length=0)
+        enlarged = _enlarged(rounds, record.demonstration.level, published)
+        width, parts = min(max(5.2, 0.95 * len(rounds) + 1.2), 12), 1 if enlarged is None else 2
+        figure = Figure(figsize=(width, 4.2 if parts == 1 else 6), layout="constrained")
+        for axes, limits in zip(
+            figure.subplots(parts, sharex=True, squeeze=False)[:, 0], (enlarged, None), strict=False
+        ):
+            for place, entry in enumerate(rounds):
+                _draw_round(axes, place, entry, entry.index == record.best_round)
+            _draw_levels(axes, record.demonstration.level, published)
+            axes.set_xlim(-0.6, len(rounds) - 0.4)
+            axes.set_xticks(range(len(rounds)), [_label(entry, entry.index == record.best_round) for entry in rounds])
+            if limits is not None:
+                axes.set_ylim(*limits)
+                axes.set_title("enlarged: where the means are", loc="left", color=MUTED)
+            axes.set_ylabel(_quantity(record, short=parts > 1))
+            axes.yaxis.set_major_locator(MaxNLocator(6))
+            axes.tick_params(axis="x", length=0)
         handles = _legend(record, rounds, published)
         figure.legend(handles=handles, loc="outside upper left", ncols=3, columnspacing=1.4)
         said = ", ".join(f"round {entry.index}: {_spoken(entry)}" for entry in rounds)
@@ -103,6 +112,20 @@ def _priced(
             to_markup(figure, f"cost-{name}", f"{record.metric.name} against {label}; {said}"),
             f"For {lost} of the rounds the logs do not tell the {label}." if lost else None,
         )
+
+
+def _enlarged(
+    rounds: Sequence[Round], demonstrator: float | None, published: Published | None
+) -> tuple[float, float] | None:
+    """The range of the means and levels, where a few episodes would press it together; else None."""
+    values = [value for entry in rounds for fit in entry.other_fits for value in fit]
+    values += [episode.value for entry in rounds for episode in entry.episodes]
+    middle = [_mean(entry) for entry in rounds]
+    middle += [level for level in (demonstrator, published.mean if published else None) if level is not None]
+    span, whole = max(middle) - min(middle), max([*values, *middle]) - min([*values, *middle])
+    if not 0 < span < _PRESSED * whole:
+        return None
+    return min(middle) - 0.3 * span, max(middle) + 0.3 * span
 
 
 def _draw_round(axes: Axes, place: int, entry: Round, best: bool) -> None:

@@ -64,7 +64,8 @@ class Printer:
     def _font(self, family: str) -> Path:
         target = self.folder / "font.ttf"
         if not target.exists():
-            options = subset.Options(glyph_names=True, layout_features=[], drop_tables=["GSUB", "GPOS", "GDEF", "MATH"])
+            options = subset.Options(glyph_names=True, layout_features=[])
+            options.drop_tables += ["GSUB", "GPOS", "GDEF", "MATH", "FFTM"]
             cutter = subset.Subsetter(options)
             cutter.populate(unicodes=_CHARACTERS)
             with subset.load_font(font_manager.findfont(family), options) as font:

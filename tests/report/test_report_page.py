@@ -61,6 +61,16 @@ def test_the_figures_show_every_episode_and_every_fit(page: Page) -> None:
     assert "#0102" not in page.html, "every colour comes from the style sheet"
 
 
+def test_means_that_one_episode_presses_together_are_enlarged_too(finished_run: Path, edit_summary: Edit) -> None:
+    assert "enlarged: where the means are" not in page_of(finished_run).sections["rounds"]
+
+    def fall(summary: dict[str, Any]) -> None:
+        summary["rounds"][0]["per_episode"][0]["value"] -= 400
+
+    edit_summary(finished_run, fall)
+    assert page_of(finished_run).has("rounds", "enlarged: where the means are")
+
+
 def test_identifiers_are_unique_and_links_lead_somewhere(page: Page) -> None:
     ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
     assert len(ids) == len(set(ids))
