@@ -39,7 +39,7 @@ const measure = frame => {
   page.querySelectorAll("details").forEach(d => d.open = true);
   for (const element of page.querySelectorAll("body *")) {
     const own = [...element.childNodes].some(node => node.nodeType === 3 && node.data.trim());
-    if (!own || element.closest("style, defs")) continue;
+    if (!own || element.closest("style, defs, title")) continue;
     const style = view.getComputedStyle(element), inside = element instanceof view.SVGElement;
     const colour = rgba(inside ? style.fill : style.color), ground = behind(element, view);
     const [a, b] = [light(colour), light(ground)].sort((x, y) => y - x);
