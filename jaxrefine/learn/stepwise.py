@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Int, Key
 
 from jaxrefine.learn.rollout import fold_in_each
 from jaxrefine.learn.types import Environment, Observation, Params, Policy
@@ -27,23 +27,25 @@ LOOK_EVERY = 50  # steps between two looks at whether all episodes have ended; e
 class Step:
     """One step of E episodes; everything belongs to the same step, ``state`` is that before it.
 
+    Its arrays may be taken to the host, and stacked with time in front.
+
     Attributes:
         state: of the environments, episodes in front.
-        action: the policy's mean.
+        action: the policy's mean, ``(E, a)``.
         info: what the policy reports, ``(names, E)``, in the names' alphabetical order.
-        reward: of the step.
-        value: the entry of the environment's info that was asked for.
+        reward: of the step, ``(E,)``.
+        value: the entry of the environment's info that was asked for, ``(E,)``.
         seen: what ``look`` made of the state, ``(E,)`` each.
-        valid: false after an episode's end.
+        valid: false after an episode's end, ``(E,)``.
     """
 
     state: Any
-    action: Float[Array, "E a"]
-    info: Float[Array, "names E"]
-    reward: Float[Array, "E"]
-    value: Float[Array, "E"]
-    seen: dict[str, Array]
-    valid: Bool[Array, "E"]
+    action: Any
+    info: Any
+    reward: Any
+    value: Any
+    seen: dict[str, Any]
+    valid: Any
 
 
 def drive(
