@@ -14,7 +14,7 @@ from jaxrefine.errors import UserError
 from jaxrefine.report import numbers
 from jaxrefine.report.alignment import Alignment, alignment, shortened
 from jaxrefine.report.feedback import Kind, kinds
-from jaxrefine.report.feedback_figure import rounds_figure
+from jaxrefine.report.feedback_figure import rounds_figures
 from jaxrefine.report.groups import Case, Gathered, chain, demonstrated, gather
 from jaxrefine.report.numbers import decimals_for
 from jaxrefine.report.resets import Panel, resets_figure, resets_panel
@@ -44,7 +44,7 @@ class CaseView:
     results: Results
     results_figure: Markup | None
     kinds: tuple[Kind, ...]
-    rounds_figure: Markup | None
+    rounds_figures: tuple[Markup, ...]
     panel: Panel | None
     resets_figure: Markup | None
     alignments: tuple[tuple[str, str, Alignment], ...]
@@ -126,7 +126,7 @@ def _view(case: Case, name: str, gaps: list[str]) -> CaseView:
         found,
         results_figure(case, found, f"{name}-results"),
         by_feedback,
-        rounds_figure(case, by_feedback, f"{name}-rounds") if by_feedback else None,
+        rounds_figures(case, by_feedback, f"{name}-rounds"),
         panel,
         resets_figure([panel], f"{name}-resets") if panel else None,
         tuple((kind, journey, entry) for kind, journey, entry in aligned if entry is not None),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from textwrap import wrap
 
 import matplotlib as mpl
 import numpy as np
 from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from jaxrefine.report.feedback import Journey, Kind
@@ -23,38 +23,44 @@ _MARKERS = "osD^v<>"
 _COLOURS = (BLUE, GREEN, INK, MUTED)
 
 
-def rounds_figure(case: Case, kinds: Sequence[Kind], name: str) -> Markup:
-    """A panel for each kind of feedback, on shared axes.
+def rounds_figures(case: Case, kinds: Sequence[Kind], name: str) -> tuple[Markup, ...]:
+    """A small figure for each kind of feedback, on the same axes.
 
     Args:
         case: Whose metric and demonstrator are shown.
-        kinds: At least one.
-        name: Unique on its page.
+        kinds: Of feedback.
+        name: Unique on its page; the figures add a number to it.
     """
+    limits = _limits(kinds, demonstrated(case))
+    return tuple(_figure(case, kind, f"{name}-{number}", limits) for number, kind in enumerate(kinds))
+
+
+def _figure(case: Case, kind: Kind, name: str, limits: tuple[float, float]) -> Markup:
     metric, level = case.record.metric, demonstrated(case)
-    columns = min(2, len(kinds))
-    lines = -(-len(kinds) // columns)
     with mpl.rc_context(style(name)):  # type: ignore[arg-type]
-        size = (6.4, 3.8) if len(kinds) == 1 else (4.2 * columns, 2.9 * lines + 0.6)
-        figure = Figure(figsize=size, layout="constrained")
-        grid = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False).ravel()
-        for axes, kind in zip(grid, kinds, strict=False):
-            for number, journey in enumerate(kind.journeys):
-                _draw(axes, journey, number)
-            if level is not None:
-                axes.axhline(level, color=ORANGE, linestyle=_DASHES, linewidth=1.6)
-            axes.set_title(plain(kind.shown if len({k.shown for k in kinds}) == len(kinds) else kind.name), loc="left")
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-            axes.tick_params(labelbottom=True, labelleft=True)
-            axes.legend(loc="best", title="conversation", title_fontsize=8, fontsize=8)
-        for axes in grid[len(kinds) :]:
-            axes.set_axis_off()
-        figure.supxlabel("round", fontsize=10)
+        figure = Figure(figsize=(3.9, 3.0), layout="constrained")
+        axes = figure.add_subplot()
+        for number, journey in enumerate(kind.journeys):
+            _draw(axes, journey, number)
+        if level is not None:
+            axes.axhline(level, color=ORANGE, linestyle=_DASHES, linewidth=1.6)
+        axes.set_ylim(*limits)
+        axes.set_title("\n".join(wrap(plain(kind.name), 34)), loc="left")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.set_xlabel("round")
         unit = f" ({plain(metric.unit)})" if metric.unit else ""
-        figure.supylabel(f"{plain(metric.name)}{unit}", fontsize=10)
-        figure.legend(handles=_legend(level), loc="outside upper left", ncols=4, columnspacing=1.2)
-        said = "; ".join(f"{kind.name}, {entry.name}: {_spoken(entry)}" for kind in kinds for entry in kind.journeys)
+        axes.set_ylabel(f"{plain(metric.name)}{unit}")
+        axes.legend(loc="best", fontsize=8)
+        said = "; ".join(f"{kind.name}, {entry.name}: {_spoken(entry)}" for entry in kind.journeys)
         return to_markup(figure, name, f"{metric.name} by round; {said}")
+
+
+def _limits(kinds: Sequence[Kind], level: float | None) -> tuple[float, float]:
+    shown = [] if level is None else [level]
+    for entry in (entry for kind in kinds for journey in kind.journeys for entry in journey.rounds):
+        shown += [*_fits(entry), *([entry.evaluation.mean] if entry.evaluation else [])]
+    margin = 0.06 * (max(shown) - min(shown)) or 1.0
+    return min(shown) - margin, max(shown) + margin
 
 
 def _draw(axes: Axes, journey: Journey, number: int) -> None:
@@ -75,14 +81,3 @@ def _spoken(journey: Journey) -> str:
 
 def _fits(entry: Round) -> tuple[float, ...]:
     return entry.fits.means if entry.fits else ()
-
-
-def _legend(level: float | None) -> list[Line2D]:
-    handles = [
-        Line2D([], [], color=BLUE, marker="o", ms=5, label="policy of the round"),
-        Line2D([], [], color=BLUE, marker="o", linestyle="", markerfacecolor=PAPER, ms=5.5, label="set aside"),
-        Line2D([], [], color=BLUE, marker=".", linestyle="", alpha=0.5, label="fit seed"),
-    ]
-    if level is not None:
-        handles.append(Line2D([], [], color=ORANGE, linestyle=_DASHES, label="demonstrator"))
-    return handles

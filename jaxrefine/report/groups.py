@@ -13,7 +13,7 @@ from jaxrefine.errors import UserError
 from jaxrefine.report.fields import JSON
 from jaxrefine.report.outcome import outcome
 from jaxrefine.report.record import Record, read_run
-from jaxrefine.report.stages import RunParts, read_parts, stage_names
+from jaxrefine.report.stages import RunParts, read_parts
 from jaxrefine.report.untrusted import visible
 
 NAMES = {"mlp": "MLP", "zero_shot": "zero-shot", "best_of_n": "best-of-N", "refine": "refined"}
@@ -218,11 +218,6 @@ def _text(value: JSON) -> str:
     if value is None or isinstance(value, str | int | float):
         return visible(str(value))[:_LONGEST_VALUE]
     return "..."
-
-
-def case_stage_names(case: Case) -> list[str]:
-    """Imitation, then budgets by size, of all groups."""
-    return stage_names([run.parts for group in case.groups for run in group.runs])
 
 
 def demonstrated(case: Case) -> float | None:

@@ -199,14 +199,14 @@ def resets_figure(panels: Sequence[Panel], name: str) -> Markup:
     columns = min(2, len(panels))
     lines = -(-len(panels) // columns)
     with mpl.rc_context(style(name)):  # type: ignore[arg-type]
-        size = (6.4, 3.6) if len(panels) == 1 else (4.4 * columns, 3.0 * lines + 0.6)
+        size = (4.9, 3.6) if len(panels) == 1 else (4.4 * columns, 3.0 * lines + 0.6)
         figure = Figure(figsize=size, layout="constrained")
         grid = figure.subplots(lines, columns, squeeze=False).ravel()
         for axes, panel in zip(grid, panels, strict=False):
             _draw(axes, panel)
         for axes in grid[len(panels) :]:
             axes.set_axis_off()
-        figure.legend(handles=_legend(panels), loc="outside upper left", ncols=5 if columns > 1 else 4)
+        figure.legend(handles=_legend(panels), loc="outside upper left", ncols=5 if columns > 1 else 2)
         said = "; ".join(
             f"{panel.title}: {r.curve.name} with {r.curve.budget} resets "
             + ("never" if r.resets is None else f"after {r.resets:.0f}")

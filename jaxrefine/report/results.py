@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from textwrap import fill
 
 import matplotlib as mpl
 import numpy as np
@@ -110,7 +111,7 @@ def results_figure(case: Case, found: Results, name: str) -> Markup | None:
         return None
     metric, level = case.record.metric, demonstrated(case)
     with mpl.rc_context(style(name)):  # type: ignore[arg-type]
-        figure = Figure(figsize=(6.6, 0.42 * len(shown) + 1.3), layout="constrained")
+        figure = Figure(figsize=(4.9, 0.46 * len(shown) + 1.3), layout="constrained")
         axes = figure.add_subplot()
         for place, (row, stage) in enumerate(shown):
             values = stage.by_run[stage.finite]
@@ -123,7 +124,9 @@ def results_figure(case: Case, found: Results, name: str) -> Markup | None:
             axes.plot([row.mean], [place], "D", color=colour, ms=6, markeredgecolor=WHITE, mew=0.6)
         if level is not None:
             axes.axvline(level, color=ORANGE, linestyle=(0, (5, 3)), linewidth=1.6)
-        axes.set_yticks(range(len(shown)), [f"{plain(row.method)}, {row.stage}" for row, _ in shown])
+        axes.set_yticks(
+            range(len(shown)), [fill(f"{plain(row.method)}, {row.stage}", 22) for row, _ in shown], fontsize=9
+        )
         axes.set_ylim(len(shown) - 0.4, -0.6)
         axes.tick_params(axis="y", length=0)
         axes.grid(axis="y", visible=False)

@@ -62,7 +62,7 @@ def look_figure(budget: Budget, metric: Metric, level: float | None) -> Markup |
         return None
     name = f"rl{budget.name}-looks"
     with mpl.rc_context(style(name)):  # type: ignore[arg-type]
-        figure = Figure(figsize=(6.2, 3.4), layout="constrained")
+        figure = Figure(figsize=(4.9, 3.4), layout="constrained")
         axes = figure.add_subplot()
         draw_seeds(axes, budget.looks, BLUE)
         if level is not None:
@@ -70,7 +70,7 @@ def look_figure(budget: Budget, metric: Metric, level: float | None) -> Markup |
         unit = f" ({plain(metric.unit)})" if metric.unit else ""
         axes.set_ylabel(f"test {plain(metric.name)}{unit}")
         axes.set_xlabel("resets of one seed")
-        figure.legend(loc="outside upper left", ncols=4, columnspacing=1.2)
+        figure.legend(loc="outside upper left", ncols=2, columnspacing=1.2)
         means = mean_curve(budget.looks.values)
         spoken = f"from {means[0]:.4g} to {means[-1]:.4g}" if np.isfinite(means[[0, -1]]).all() else "not finite"
         return to_markup(

@@ -238,7 +238,8 @@ def test_the_page_is_one_file_that_asks_for_nothing(made: list[Path], page: Page
     assert sorted(path.name for path in (tmp_path / "c_figures").iterdir()) == [
         "case-0-resets.pdf",
         "case-0-results.pdf",
-        "case-0-rounds.pdf",
+        "case-0-rounds-0.pdf",
+        "case-0-rounds-1.pdf",
     ]
 
 
