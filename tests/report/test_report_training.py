@@ -8,12 +8,18 @@ import numpy as np
 import pandas as pd
 import pytest
 from report_reader import page_of
+from report_run import make_run
 from training_run import add_budget
 
 from jaxrefine.report.training import read_training
 
 LOOKS = np.array([[400.0, 800.0, 905.0], [420.0, 840.0, 915.0]])
 ENDS = np.array([[900.0, 905.0, 910.0], [910.0, 915.0, 920.0]])
+
+
+@pytest.fixture
+def finished_run(tmp_path: Path) -> Path:
+    return make_run(tmp_path / "run", rounds=1)
 
 
 @pytest.fixture
@@ -28,7 +34,7 @@ def test_the_section_tells_what_training_came_to(trained: Path) -> None:
     assert page.has("training", "910.0 [905.0, 915.0] 7.1 2 × 3 1 915.0 800 32 123,456", "program of round 0")
     assert page.has("training", "2 of 2 training seeds after 400 resets a seed", "Demonstrator: 871.0")
     assert not page.sections["training"].count("Failed")
-    labels = [attributes["aria-label"] for tag, attributes in page.elements if tag == "svg"]
+    labels = [attributes.get("aria-label") for tag, attributes in page.elements if tag == "svg"]
     assert "return on the test episodes over 400 resets, 2 seeds, mean from 410 to 910" in labels
     assert sum("over 400 resets, 2 seeds" in str(label) for label in labels) == 6
 
