@@ -27,7 +27,7 @@ from rich.table import Table
 from jaxrefine.config import Config, register
 from jaxrefine.errors import UserError
 from jaxrefine.main import execute
-from jaxrefine.report.results import PAPER
+from jaxrefine.report.paper import MEANS
 from jaxrefine.report.stages import Row, rows, stages, to_json
 
 METHODS = ["MLP", "zero-shot", "best-of-N", "refined"]
@@ -93,7 +93,7 @@ def _table(chosen: argparse.Namespace, arguments: Sequence[str]) -> int:
             "chains": chains,
             "machine": f"{platform.processor() or platform.machine()}, {summary['provenance']['device']}",
             "demonstration": summary["demonstration"],
-            "paper": PAPER.get((task, condition), {}),
+            "paper": MEANS.get((task, condition), {}),
             "rows": [to_json(row) for row in table],
             "wall_s": {folder.name: _wall_s(folder) for folder in sorted(out.iterdir()) if folder.is_dir()},
         }
@@ -148,7 +148,7 @@ def _wall_s(folder: Path) -> float | None:
 
 def _print(table: Sequence[Row], task: str, condition: str, seconds: float) -> None:
     console = Console()
-    paper = PAPER.get((task, condition), {})
+    paper = MEANS.get((task, condition), {})
     shown = Table(title=f"{task}, {condition}", caption=f"{seconds:.0f} s for the runs that were not there yet")
     for column in ("method", "stage", "calls", "resets", "mean [95 %]", "IQM", "deviation over runs / episodes"):
         shown.add_column(column, justify="left" if column in ("method", "stage") else "right")

@@ -14,19 +14,9 @@ from matplotlib.lines import Line2D
 
 from jaxrefine import stats
 from jaxrefine.report.groups import Case, Group, demonstrated
+from jaxrefine.report.paper import MEANS
 from jaxrefine.report.stages import Row, Stage, combine, rows
-from jaxrefine.report.svg import BLUE, GREEN, INK, ORANGE, plain, style, to_markup
-from jaxrefine.report.svg import PAPER as WHITE
-
-# (task, condition) -> method -> stage -> mean of the paper's Table 1 and section 4 (ten episodes, one run each)
-PAPER: Mapping[tuple[str, str], Mapping[str, Mapping[str, float]]] = {
-    ("car_racing", "stock"): {
-        "MLP": {"IL": 636.6, "RL 400": 591.8, "RL 2000": 850.2},
-        "zero-shot": {"IL": 766.5, "RL 400": 657.0, "RL 2000": 901.1},
-        "refined": {"IL": 882.0, "RL 400": 900.5, "RL 2000": 906.5},
-    },
-    ("door", "stock"): {"zero-shot": {"IL": 0.548}, "refined": {"IL": 0.110}},
-}
+from jaxrefine.report.svg import BLUE, GREEN, INK, ORANGE, PAPER, plain, style, to_markup
 
 
 @dataclass(frozen=True)
@@ -68,7 +58,7 @@ def results(case: Case) -> Results:
     found.sort(key=lambda pair: -1 if pair[1].stage == "IL" else int(pair[1].stage.split()[1]))
     stages = [stage for _, stage in found]
     against = case.yardstick.name if case.yardstick else None
-    known = PAPER.get((case.task, case.condition), {})
+    known = MEANS.get((case.task, case.condition), {})
     return Results(
         tuple(rows(stages, against or "")),
         tuple(stages),
@@ -117,11 +107,11 @@ def results_figure(case: Case, found: Results, name: str) -> Markup | None:
             values = stage.by_run[stage.finite]
             assert row.mean is not None
             spread = np.linspace(-0.22, 0.22, len(values)) if len(values) > 1 else np.zeros(1)
-            axes.plot(values, place + spread, "o", color=BLUE, alpha=0.6, ms=4, markeredgecolor=WHITE, mew=0.4)
+            axes.plot(values, place + spread, "o", color=BLUE, alpha=0.6, ms=4, markeredgecolor=PAPER, mew=0.4)
             colour = GREEN if row.method == found.against else INK
             if row.interval:
                 axes.plot([row.interval.low, row.interval.high], [place, place], color=colour, linewidth=2.2)
-            axes.plot([row.mean], [place], "D", color=colour, ms=6, markeredgecolor=WHITE, mew=0.6)
+            axes.plot([row.mean], [place], "D", color=colour, ms=6, markeredgecolor=PAPER, mew=0.6)
         if level is not None:
             axes.axvline(level, color=ORANGE, linestyle=(0, (5, 3)), linewidth=1.6)
         axes.set_yticks(
