@@ -143,17 +143,16 @@ def small_disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
 
 @pytest.mark.slow
 def test_the_command_on_a_disk_that_is_full(tmp_path: Path, small_disk: Callable[[str], Path]) -> None:
-    """With hardly any room; with room for about the parameters of the first round; with enough."""
+    """With room for about the parameters of the first round, and with enough."""
     faults.prepare(tmp_path)
-    for size in ("20k", "72k"):
-        run = small_disk(size) / "run"
-        ended = faults.carry_out(tmp_path, run)
-        assert ended.returncode == 2, ended.stderr
-        assert "No space left on device" in ended.stderr
-        assert f"cannot write {run}" in ended.stderr or f"the transcript {run}" in ended.stderr
-        assert "/worker/" not in ended.stderr
-        assert "Traceback" not in ended.stdout + ended.stderr
-        faults.hold_whole(run)
+    run = small_disk("72k") / "run"
+    ended = faults.carry_out(tmp_path, run)
+    assert ended.returncode == 2, ended.stderr
+    assert "No space left on device" in ended.stderr
+    assert f"cannot write {run}" in ended.stderr or f"the transcript {run}" in ended.stderr
+    assert "/worker/" not in ended.stderr
+    assert "Traceback" not in ended.stdout + ended.stderr
+    faults.hold_whole(run)
     run = small_disk("16m") / "run"
     ended = faults.carry_out(tmp_path, run)
     assert ended.returncode == 0, ended.stderr

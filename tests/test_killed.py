@@ -15,7 +15,7 @@ import pytest
 
 from jaxrefine.run import read_events
 
-KILLS = 5
+KILLS = 3
 
 
 def seconds(run: Path) -> float:
@@ -49,7 +49,7 @@ def test_killed_at_random_moments_it_ends_the_same_and_asks_nothing_twice(tmp_pa
         process.send_signal(signal.SIGKILL)
         landed += faults.ended(process) == -signal.SIGKILL
         assert faults.hold_whole(broken) >= 2
-    assert landed >= 3, "the run was over before it could be disturbed"
+    assert landed >= 2, "the run was over before it could be disturbed"
     ended = faults.carry_out(tmp_path, broken)
     assert ended.returncode == 0, ended.stderr
     assert faults.comparable(broken) == faults.comparable(whole)

@@ -179,9 +179,9 @@ def test_a_condition_that_does_not_exist_is_refused(instant, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("env", ppo.SETTINGS)
-def test_every_environment_is_trained_in(env, tmp_path):
-    path = tmp_path / "ppo.json"
+def test_the_car_is_trained_in(tmp_path):
+    # the door differs in its adapter alone, which has tests of its own, and takes a minute to compile
+    env, path = "car_racing", tmp_path / "ppo.json"
     assert ppo.main(["--env", env, "--quick", "--json", str(path)]) == 0
     (one,) = json.loads(path.read_text())["results"]
     assert [look["env_steps"] for look in one["looks"]] == [0, 512]
