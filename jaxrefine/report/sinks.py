@@ -87,6 +87,7 @@ def whole_folder(target: Path) -> Iterator[Path]:
     """
     fresh, old = (target.with_name(f"{TEMPORARY_PREFIX}{target.name}{end}") for end in ("", "-old"))
     try:
+        _restore(old, target)  # of a process that was killed between its two renames
         for leftover in (fresh, old):
             shutil.rmtree(leftover, ignore_errors=True)
         fresh.mkdir()
@@ -94,9 +95,18 @@ def whole_folder(target: Path) -> Iterator[Path]:
             yield fresh
             if target.exists():
                 target.rename(old)
-            fresh.rename(target)
+            try:
+                fresh.rename(target)
+            except BaseException:
+                _restore(old, target)
+                raise
+            shutil.rmtree(old, ignore_errors=True)
         finally:
-            for leftover in (fresh, old):
-                shutil.rmtree(leftover, ignore_errors=True)
+            shutil.rmtree(fresh, ignore_errors=True)
     except OSError as error:
         raise UserError(f"Cannot write {target}: {error.strerror or error}.") from error
+
+
+def _restore(old: Path, target: Path) -> None:
+    if old.exists() and not target.exists():
+        old.rename(target)

@@ -73,7 +73,7 @@ def require_wandb() -> None:
         with _alone():
             import_module("wandb")
     except ImportError as error:
-        raise UserError("Weights & Biases needs the package wandb: pip install 'jaxrefine[wandb]'") from error
+        raise UserError("Weights & Biases needs the package wandb: pip install '.[wandb]'") from error
 
 
 def _log(record: Record, folder: Path) -> None:

@@ -158,15 +158,18 @@ def test_a_long_offline_run_is_read_over_its_blocks(run: Path) -> None:
     assert [row["rl/40/seed_1/kl"] for row in history if "rl/40/seed_1/kl" in row] == [1 / (i + 1) for i in range(150)]
 
 
-@pytest.mark.parametrize(("require", "module"), [(require_tensorboard, "tensorboard"), (require_wandb, "wandb")])
+@pytest.mark.parametrize(
+    ("require", "module", "said"),
+    [(require_tensorboard, "tensorboard", r"\[tensorboard\]'"), (require_wandb, "wandb", r"pip install '\.\[wandb\]'")],
+)
 def test_without_the_package_it_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, require: Callable[[], None], module: str
+    monkeypatch: pytest.MonkeyPatch, require: Callable[[], None], module: str, said: str
 ) -> None:
     def missing(name: str) -> None:
         raise ImportError(name)
 
     monkeypatch.setattr(f"jaxrefine.report.{module}.import_module", missing)
-    with pytest.raises(UserError, match=rf"pip install 'jaxrefine\[{module}\]'"):
+    with pytest.raises(UserError, match=said):
         require()
 
 
@@ -193,6 +196,30 @@ def test_a_folder_is_whole_or_as_it_was(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"Cannot write .*: Not a directory"), whole_folder(tmp_path / "file" / "x"):
         pass
+
+
+def test_a_folder_that_cannot_take_its_place_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "folder"
+    with whole_folder(target) as folder:
+        (folder / "a").write_text("1")
+    rename = Path.rename
+
+    def refused(self: Path, to: Path) -> Path:
+        if self.name == ".tmp-folder":
+            raise OSError(28, "No space left on device")
+        return rename(self, to)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", refused)
+        with pytest.raises(UserError, match="No space left"), whole_folder(target) as folder:
+            (folder / "b").write_text("2")
+    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")] == ["folder", "folder/a"]
+    target.rename(tmp_path / ".tmp-folder-old")  # a process killed between its two renames
+    with pytest.raises(KeyError), whole_folder(target) as folder:
+        raise KeyError
+    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")] == ["folder", "folder/a"]
 
 
 def test_the_command_writes_both(run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
