@@ -111,7 +111,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         parser.exit(2, f"{parser.prog}: {error}\n")
     found = [measure(task, program, params, seeds, chosen.rounds) for seeds in chosen.seeds]
-    loop = None if chosen.alone or task.name != "car_racing" else plain_loop(folder, task)
+    alone = chosen.alone or task.name != "car_racing" or jax.process_index()
+    loop = None if alone else plain_loop(folder, task)
     device = f"{jax.device_count()} x {jax.devices()[0].device_kind}"
     table = Table(title=f"windowed GSPO, {task.name}, {task.condition}, {device}")
     for column in ("seeds", "compile s", "s an update", "env steps/s", "low budgets/s", "times the plain loop"):
@@ -132,7 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
     if chosen.json:
         written = {
-            "command": " ".join([parser.prog, *(arguments or sys.argv[1:])]),
+            "command": " ".join([parser.prog, *(Path(a).name if "/" in a else a for a in arguments or sys.argv[1:])]),
             "device": device,
             "task": task.name,
             "condition": task.condition,

@@ -130,6 +130,11 @@ def measure(
     return before, found
 
 
+def _named(arguments: Sequence[str]) -> list[str]:
+    """The arguments with a path's last part only: where a run lay is of no use to others."""
+    return [Path(argument).name if "/" in argument else argument for argument in arguments]
+
+
 def draw(before: float, found: Sequence[Result], path: Path) -> None:
     """One panel a hyperparameter: the seeds as dots, their mean as a line, the return before training dashed."""
     paper = found[0]
@@ -167,6 +172,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         summary = read_summary(chosen.run)
         number = summary["best_round"] if chosen.round is None else chosen.round
         task = tasks.get(summary["task"], None, summary["condition"])
+        played = summary["provenance"]["transcript"]  # None of a perceptron
         program, params = load_program_of(chosen.run / f"round_{number}", task.class_name, task.schema)
     except UserError as error:
         parser.exit(2, f"{parser.prog}: {error}\n")
@@ -184,13 +190,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Console().print(table)
     if chosen.json:
         written = {
-            "command": " ".join(["python -m bench.gspo_sensitivity", *(arguments or sys.argv[1:])]),
+            "command": " ".join(["python -m bench.gspo_sensitivity", *_named(arguments or sys.argv[1:])]),
             "task": task.name,
             "condition": task.condition,
             "round": number,
             "resets": resets,
             "seeds": chosen.seeds,
-            "run": f"{summary['method']}, conversation {summary['provenance']['transcript']['chain']}",
+            "run": summary["method"] + (f", conversation {played['chain']}" if played else ""),
             "device": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
             "seconds": seconds,
             "before": before,

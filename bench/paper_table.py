@@ -95,7 +95,7 @@ def _table(chosen: argparse.Namespace, arguments: Sequence[str]) -> int:
             "demonstration": summary["demonstration"],
             "paper": MEANS.get((task, condition), {}),
             "rows": [to_json(row) for row in table],
-            "wall_s": {folder.name: _wall_s(folder) for folder in sorted(out.iterdir()) if folder.is_dir()},
+            "wall_s": {folder: _wall_s(out / folder) for runs in plan.values() for folder, _ in runs},
         }
         chosen.json.parent.mkdir(parents=True, exist_ok=True)
         chosen.json.write_text(json.dumps(written, indent=1) + "\n")

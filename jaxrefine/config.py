@@ -119,7 +119,8 @@ class RLConfig:
     seeds: int = 10
     # where they start: best (all from the round's policy) | own (each from an imitation fit of its own)
     start: str = "best"
-    # looks at the test episodes on the way, for the learning curve alone
+    # looks at the policy on the way: at the test episodes, for the learning curve alone, and with keep=best at the
+    # validation episodes
     looks: int = 10
     # which parameters of a seed are kept: last (the paper) | best (of the looks, on validation episodes; the start is
     # one of them)

@@ -33,8 +33,8 @@ from jaxrefine.worker import ProcessWorker, TaskChoice, WorkerLimits, spare_the_
 _MAY_CHANGE = {
     "run", "out", "llm.provider", "llm.model", "llm.reasoning_effort", "llm.api", "llm.strict", "llm.path",
     "llm.base_url", "llm.api_key_env", "llm.timeout", "llm.max_retries", "llm.max_calls", "llm.max_tokens",
-    "llm.max_cost", "llm.prices", "sandbox", "sinks.tensorboard", "sinks.wandb", "worker.memory_mb", "worker.check_s",
-    "worker.call_s",
+    "llm.max_cost", "llm.prices", "sandbox", "film", "sinks.tensorboard", "sinks.wandb",
+    "worker.memory_mb", "worker.check_s", "worker.call_s",
 }  # fmt: skip
 
 # what the jobs of this command came to; Hydra would print its own words about an exception
@@ -142,7 +142,8 @@ def _settle_options(config: Config, run: RunDirectory) -> None:
         theirs = OmegaConf.to_container(OmegaConf.create(run.read_text("config.yaml")))
     except Exception as error:  # the YAML reader's own errors are not part of OmegaConf's interface
         raise UserError(f"{run.path / 'config.yaml'} is damaged: {error}") from error
-    recorded = _flat_dict(theirs if isinstance(theirs, dict) else {})
+    # an option that the run was begun without has the value that it then had: its default
+    recorded = _flat(Config()) | _flat_dict(theirs if isinstance(theirs, dict) else {})
     changed = [
         f"{name} was {recorded.get(name)!r}, is {value!r}"
         for name, value in mine.items()

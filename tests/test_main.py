@@ -15,7 +15,9 @@ import pandas as pd
 import pytest
 
 from jaxrefine import task as tasks
-from jaxrefine.main import main
+from jaxrefine.config import Config
+from jaxrefine.errors import UserError
+from jaxrefine.main import _settle_options, main
 from jaxrefine.methods.clients import _bundled
 from jaxrefine.methods.experiment import earlier_sandboxes
 from jaxrefine.run import RunDirectory
@@ -202,6 +204,19 @@ def test_the_summary_names_every_sandbox_that_worked_on_the_run(
             else:
                 run.emit("sandbox_chosen", name=event)
         assert earlier_sandboxes(run, backend) == earlier
+
+
+def test_a_run_begun_before_an_option_was_there_goes_on_with_its_default(tmp_path: Path) -> None:
+    config = Config()
+    config.task.name, config.method.name, config.llm.provider = "car_racing", "refine", "transcript"
+    with RunDirectory.create(tmp_path / "run") as run:
+        _settle_options(config, run)
+        lines = run.read_text("config.yaml").splitlines()
+        run.write_text("config.yaml", "\n".join(line for line in lines if "keep:" not in line))
+        _settle_options(config, run)
+        config.rl.keep = "best"
+        with pytest.raises(UserError, match=r"rl\.keep was 'last', is 'best'"):
+            _settle_options(config, run)
 
 
 def test_a_chain_that_would_lead_elsewhere_is_refused(

@@ -173,6 +173,8 @@ def _header(fields: Any) -> dict[str, Any]:
 def _record(fields: Any) -> Exchange | Unusable:
     kind = _field(fields, "kind", str)
     place = _field(fields, "purpose", str), _field(fields, "round", int), _field(fields, "attempt", int)
+    if min(place[1:]) < 0:
+        raise ValueError(f"round {place[1]}, attempt {place[2]}: neither can be negative")
     if kind == "unusable":
         usage = _usage(_field(fields, "usage", dict))
         return Unusable(*place, usage, _field(fields, "model", str), _field(fields, "reason", str))

@@ -341,7 +341,12 @@ class Rounds:
         aside = found.get("returns_to", self._aside(found))  # a run begun by an earlier version has no such entry
         current.accepted = aside is None
         current.against_best = {name: value for name, value in found.items() if name != "returns_to"}
-        return current if aside is None else next(entry for entry in done if entry.number == aside)
+        if aside is None:
+            return current
+        returned = next((entry for entry in done if entry.number == aside), None)
+        if returned is None:
+            raise UserError(f"the recorded conversation goes on with round {aside}, which this run does not have")
+        return returned
 
     def _aside(self, found: dict[str, Any]) -> int | None:
         """For which round a judged revision is set aside; None when it is kept."""

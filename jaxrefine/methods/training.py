@@ -52,6 +52,8 @@ def _one(rounds: Rounds, best: Round, resets: int) -> dict[str, Any]:
     run.emit("training_started", resets=resets)
     trained = run.step(f"{name}/train", training, label=f"train for {resets:,} resets")
     tested = run.step(f"{name}/evaluate", evaluation, label="evaluate")
+    # of a step that an earlier version finished, what it did not count yet
+    trained = {"kept_at": [], "choice_resets": 0, "look_steps": 0} | trained
     return {
         "budget": str(resets),
         "round": best.number,

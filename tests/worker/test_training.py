@@ -6,12 +6,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
 from toy import PROGRAM, make_task
 
 from jaxrefine.config import RLConfig
+from jaxrefine.learn.evaluate import Evaluation
 from jaxrefine.learn.imitation import FitSettings
 from jaxrefine.worker import Worker, training
 from jaxrefine.worker.arrays import load_arrays
@@ -132,3 +134,21 @@ def test_a_look_that_is_not_finite_is_never_the_best() -> None:
     means = np.array([[1.0, np.nan, 2.0], [np.nan, np.nan, np.nan], [3.0, 3.0, -np.inf]])
     assert training._choose(means, "higher").tolist() == [2, 0, 0]
     assert training._choose(means, "lower").tolist() == [0, 0, 0]
+
+
+def test_the_test_episodes_choose_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "fit").mkdir()
+    looks = 0
+
+    def evaluate(task, program, env_params, params, index, *_: Any, **__: Any) -> Evaluation:
+        """Look after look, the test episodes go better and the validation episodes worse."""
+        nonlocal looks
+        looks += 1
+        is_test = np.arange(len(index)) < len(make_task(tmp_path).protocol.test_seeds)
+        values = np.where(is_test, looks, -looks) * np.ones((3, 1))
+        return Evaluation((jnp.asarray(values),), jnp.ones(values.shape, int), jnp.zeros(values.shape, bool))
+
+    monkeypatch.setattr(training, "evaluate", evaluate)
+    found, _ = _trained(tmp_path, resets=32, keep="best", looks=4)
+    assert [look["means"] for look in found["looks"]] == [[n] * 3 for n in range(1, 6)]
+    assert found["kept_at"] == [0, 0, 0]
