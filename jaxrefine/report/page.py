@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import tempfile
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,7 +59,7 @@ class RoundView:
 def write_report(run: Path) -> Path:
     """Write RUN/report.html from what is in the run directory RUN, and say where it is.
 
-    Each of its figures is written beside it as a PDF, RUN/figures/NAME.pdf.
+    Each of its figures is written beside it as a PDF, RUN/figures/NAME.pdf; PDFs of an earlier report go.
 
     A run that failed, is still going or was killed gets a report of what there is.
 
@@ -74,6 +75,7 @@ def write_report(run: Path) -> Path:
             (run / FIGURES).mkdir(exist_ok=True)
         for name, pdf in pdfs.items():
             _write_whole(run / FIGURES / f"{name}.pdf", pdf)
+        _remove_others(run / FIGURES, {f"{name}.pdf" for name in pdfs})
     except OSError as error:
         raise UserError(f"Cannot write {target}: {error.strerror or error}.") from error
     return target
@@ -163,6 +165,15 @@ def _views(record: Record) -> list[RoundView]:
         evaluated = entry if entry.episodes else evaluated
         written = entry if entry.program is not None else written
     return views
+
+
+def _remove_others(folder: Path, written: Collection[str]) -> None:
+    """Remove the PDFs that an earlier report left; what is elsewhere and only linked to here stays."""
+    if folder.is_symlink() or not folder.is_dir():
+        return
+    for path in folder.glob("*.pdf"):
+        if path.name not in written and path.is_file() and not path.is_symlink():
+            path.unlink()
 
 
 def _write_whole(target: Path, content: bytes) -> None:

@@ -196,3 +196,26 @@ def test_rounds_are_compared_with_the_demonstrator_on_the_same_episodes(finished
         "rounds", "demonstrator, the same episodes", "900.0 ± 20.0 (10)", "the demonstrated episode", "871.0"
     )
     assert page.has("overview", "17.5 better than the demonstrator's 900.0")
+
+
+def test_figures_of_an_earlier_report_go(finished_run: Path, tmp_path: Path) -> None:
+    write_report(finished_run)
+    folder = finished_run / "figures"
+    drawn = {path.name for path in folder.iterdir()}
+    elsewhere = tmp_path / "elsewhere.pdf"
+    elsewhere.write_text("of another")
+    (folder / "old.pdf").write_text("of more rounds")
+    (folder / "notes.txt").write_text("mine")
+    (folder / "linked.pdf").symlink_to(elsewhere)
+    (folder / "folder.pdf").mkdir()
+    write_report(finished_run)
+    assert {path.name for path in folder.iterdir()} == drawn | {"notes.txt", "linked.pdf", "folder.pdf"}
+    assert elsewhere.exists()
+
+
+def test_no_figure_is_removed_through_a_link(finished_run: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "old.pdf").write_text("mine")
+    (finished_run / "figures").symlink_to(tmp_path / "mine")
+    write_report(finished_run)
+    assert (tmp_path / "mine" / "old.pdf").exists()
