@@ -11,7 +11,7 @@ from pathlib import Path
 
 from jaxrefine.errors import UserError
 from jaxrefine.report.comparison import FILE_NAME as COMPARISON_NAME
-from jaxrefine.report.comparison import render_comparison, write_comparison
+from jaxrefine.report.comparison import figures_folder, render_comparison, write_comparison
 from jaxrefine.report.page import FIGURES, FILE_NAME, render, write_report
 from jaxrefine.report.record import read_run
 from jaxrefine.report.tensorboard import require_tensorboard, write_tensorboard
@@ -22,7 +22,8 @@ from jaxrefine.run.files import write_whole
 _DESCRIPTION = f"""\
 Make the report of a run, one self-contained page, from its run directory alone: RUN/{FILE_NAME}, and its figures as
 PDF in RUN/{FIGURES}. Works for runs that failed, were killed or are still going too. Several runs make one page that
-compares them: {COMPARISON_NAME} in the folder that holds them all, and its figures beside it."""
+compares them: {COMPARISON_NAME} in the folder that holds them all, and its figures beside it; among the folders given,
+an earlier comparison is passed over."""
 
 _EPILOG = f"""\
 examples:
@@ -39,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Do what the command line says; give the exit status."""
     parser = _parser()
     options = parser.parse_args(arguments)
-    runs: list[Path] = options.runs
+    runs = _without_own_pages(options.runs)
     if options.watch and options.out is not None:
         parser.error("--watch writes no file: leave out --out, or make the page without --watch")
     if options.watch and (options.tensorboard or options.wandb):
@@ -66,6 +67,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
     return 0
+
+
+def _without_own_pages(given: Sequence[Path]) -> list[Path]:
+    """The runs that `runs/*` names, where an earlier comparison stands among them."""
+    own = (COMPARISON_NAME, figures_folder(Path(COMPARISON_NAME)).name)
+    runs = [path for path in given if path.name not in own] if len(given) > 1 else []
+    return runs or list(given)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -57,6 +57,11 @@ def comparison_target(runs: Sequence[Path]) -> Path:
     return max(shared, key=lambda folder: len(folder.parts)) / FILE_NAME
 
 
+def figures_folder(target: Path) -> Path:
+    """Where the figures of a comparison go whose page is `target`."""
+    return target.with_name(f"{target.stem}_figures")
+
+
 def write_comparison(runs: Sequence[Path], target: Path | None = None) -> Path:
     """Write one self-contained page that compares runs, and its figures as PDF, in a folder beside it.
 
@@ -80,7 +85,7 @@ def write_comparison(runs: Sequence[Path], target: Path | None = None) -> Path:
         page = render_comparison(runs)
     write_whole(target, page.encode())
     if pdfs:
-        folder = target.with_name(f"{target.stem}_figures")
+        folder = figures_folder(target)
         try:
             folder.mkdir(exist_ok=True)
         except OSError as error:

@@ -78,6 +78,18 @@ def test_several_runs_are_compared_in_the_folder_that_holds_them(
     assert not (runs[0] / "report.html").exists()
 
 
+def test_an_earlier_comparison_is_none_of_the_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a", "b"):
+        make_run(tmp_path / name, rounds=1)
+    assert main([*map(str, sorted(tmp_path.iterdir()))]) == 0
+    first = (tmp_path / "comparison.html").read_text()
+    (tmp_path / "comparison_figures").mkdir(exist_ok=True)
+    assert main([*map(str, sorted(tmp_path.iterdir()))]) == 0
+    assert (tmp_path / "comparison.html").read_text() == first
+    assert "comparing 2 runs" in capsys.readouterr().err.splitlines()[2]
+    assert main([str(tmp_path / "comparison.html")]) == 2
+
+
 def test_a_comparison_goes_where_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
 
