@@ -14,7 +14,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from typing import Any
 from jaxrefine.errors import UserError
 from jaxrefine.report.fields import get, read_json_lines
 from jaxrefine.report.page import FILE_NAME
+from jaxrefine.report.rounds import round_folders
 from jaxrefine.report.untrusted import visible
 
 DEFAULT_PORT = 8321
@@ -31,8 +32,8 @@ EVERY_S = 10.0
 A browser keeps the place it was scrolled to, since the address is the same, and folds what was opened.
 """
 
-# A page that takes long to make is made less often: watching takes a fifth of one core at most.
-_REST = 4.0
+REST = 4.0
+"""Times what making a page took, for which it is not made again: watching takes a fifth of one core at most."""
 
 # Of a run directory, what no report shows: the worker's scratch, and what is itself made from the run.
 _PASSED_OVER = frozenset({"worker", "tensorboard", "wandb", "figures", FILE_NAME})
@@ -72,11 +73,22 @@ class Answer:
 class Watch:
     """The page of some runs, made anew when a file of theirs has changed and somebody asks for it."""
 
-    def __init__(self, runs: Sequence[Path], render: Callable[[], str], every: float = EVERY_S) -> None:
-        """Args: the run directories, which need not exist yet; what makes their page; seconds between two looks."""
+    def __init__(
+        self, runs: Sequence[Path], render: Callable[[], str], every: float = EVERY_S, rest: float = REST
+    ) -> None:
+        """Of run directories, which need not exist yet.
+
+        Args:
+            runs: The run directories.
+            render: Makes their page.
+            every: Seconds between two looks.
+            rest: Times what a look took, until the next one; whoever asks earlier gets the last answer again.
+        """
         self._runs = tuple(runs)
         self._render = render
         self._every = every
+        self._rest = rest
+        self._rested = -math.inf
         self._lock = threading.Lock()
         self._seen: object = None
         self._answer: Answer | None = None
@@ -84,17 +96,35 @@ class Watch:
     def answer(self) -> Answer:
         """The page as it is now; while one request has it made, others wait for the same one."""
         with self._lock:
+            start = time.perf_counter()
+            if self._answer is not None and start < self._rested:
+                # it may have changed since: even a page that was the last one asks once more
+                return replace(self._answer, refresh=self._pause(self._rested - start))
             # before the page is read: what changes or ends meanwhile is found by the next look
             seen = [_fingerprint(run) for run in self._runs]
-            if self._answer is None or seen != self._seen:
+            answer = self._answer
+            if answer is None or answer.status != 200 or seen != self._seen:
                 going = any(_is_going(run) for run in self._runs)
-                answer = self._make(going)
-                self._seen, self._answer = seen, answer if answer.status == 200 else None
-                return answer
-            return self._answer
+                answer = self._make()
+                rest = self._rest_from(start)
+                asks_again = going or answer.status != 200
+                self._seen = seen
+                self._answer = replace(answer, refresh=self._pause(rest) if asks_again else None)
+                return self._answer
+            self._rest_from(start)
+            return answer
 
-    def _make(self, going: bool) -> Answer:
-        start = time.perf_counter()
+    def _rest_from(self, start: float) -> float:
+        """Begin to rest for what was done since `start`; for how many seconds."""
+        now = time.perf_counter()
+        rest = self._rest * (now - start)
+        self._rested = now + rest
+        return rest
+
+    def _pause(self, rest: float) -> int:
+        return math.ceil(max(self._every, rest))
+
+    def _make(self) -> Answer:
         again = f"This page looks again every {self._every:g} seconds."
         try:
             page = self._render()
@@ -106,12 +136,11 @@ class Watch:
             return self._message(
                 500, "The page could not be made", text, f"{again} The terminal shows where it failed."
             )
-        pause = max(self._every, _REST * (time.perf_counter() - start))
-        return Answer(200, page.encode("utf-8", "backslashreplace"), math.ceil(pause) if going else None)
+        return Answer(200, page.encode("utf-8", "backslashreplace"), None)
 
     def _message(self, status: int, title: str, text: str, after: str) -> Answer:
         page = _MESSAGE.format(title=title, text=html.escape(visible(text)), after=after)
-        return Answer(status, page.encode(), math.ceil(self._every))
+        return Answer(status, page.encode(), None)
 
 
 def _fingerprint(run: Path) -> frozenset[tuple[str, int, int]]:
@@ -134,13 +163,23 @@ def _fingerprint(run: Path) -> frozenset[tuple[str, int, int]]:
 
 
 def _is_going(run: Path) -> bool:
-    """Whether the run may still go on: its log does not end with the end of a run."""
+    """Whether the run may still go on: its log does not end with the end of a run.
+
+    What is no run directory does not; one that is not there yet, or in which nothing is yet, may become one.
+    """
     try:
+        if run.exists() and not (run.is_dir() and _may_be_run(run)):
+            return False
         events = read_json_lines(run / "events.jsonl", [])
     except OSError:
         return True
     ends = [get(event, "event") for event in events if get(event, "event") in ("run_started", "run_finished")]
     return not ends or ends[-1] == "run_started"
+
+
+def _may_be_run(folder: Path) -> bool:
+    signs = ("events.jsonl", "summary.json", "config.yaml")
+    return any((folder / name).is_file() for name in signs) or bool(round_folders(folder)) or not any(folder.iterdir())
 
 
 @contextmanager

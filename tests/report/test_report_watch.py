@@ -53,13 +53,13 @@ def steady(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """One server for all tests that change nothing of its run."""
     run = tmp_path_factory.mktemp("steady") / "run"
     log(run, STARTED)
-    with serving(Watch([run], page_of(run)), 0) as address:
+    with serving(Watch([run], page_of(run), rest=0), 0) as address:
         yield address
 
 
 @pytest.fixture
 def address(going: Path) -> Iterator[str]:
-    with serving(Watch([going], page_of(going)), 0) as address:
+    with serving(Watch([going], page_of(going), rest=0), 0) as address:
         yield address
 
 
@@ -164,7 +164,7 @@ def test_no_file_is_made_or_touched(tmp_path: Path) -> None:
     for path in (run / "round_0", run):
         path.chmod(0o555)
     before = listing(tmp_path)
-    with serving(Watch([run], page_of(run)), 0) as address:
+    with serving(Watch([run], page_of(run), rest=0), 0) as address:
         response, html = ask(address)
         ask(address, "HEAD")
     assert response.status == 200
@@ -174,7 +174,7 @@ def test_no_file_is_made_or_touched(tmp_path: Path) -> None:
 
 def test_a_run_that_does_not_exist_yet_is_waited_for(tmp_path: Path) -> None:
     run = tmp_path / "<b>later"
-    with serving(Watch([run], page_of(run)), 0) as address:
+    with serving(Watch([run], page_of(run), rest=0), 0) as address:
         response, html = ask(address)
         assert response.status == 503
         assert "There is no folder" in html
@@ -196,7 +196,7 @@ def test_it_is_rendered_once_for_each_change_however_many_ask(going: Path) -> No
         release.wait(10)
         return str(len(rendered))
 
-    watch = Watch([going], slow)
+    watch = Watch([going], slow, rest=0)
     answers: list[bytes] = []
     threads = [threading.Thread(target=lambda: answers.append(watch.answer().body)) for _ in range(4)]
     for thread in threads:
@@ -217,9 +217,40 @@ def test_it_is_rendered_once_for_each_change_however_many_ask(going: Path) -> No
 
 
 def test_a_page_that_takes_long_is_asked_for_less_often(going: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter([0.0, 6.0])
-    monkeypatch.setattr("jaxrefine.report.watch.time.perf_counter", lambda: next(clock))
-    assert Watch([going], lambda: "page").answer().refresh == 24
+    now = [0.0]
+    monkeypatch.setattr("jaxrefine.report.watch.time.perf_counter", lambda: now[0])
+    made: list[float] = []
+
+    def slow() -> str:
+        made.append(now[0])
+        now[0] += 6
+        if len(made) == 2:
+            raise ValueError("torn table")
+        return str(len(made))
+
+    watch = Watch([going], slow)
+    answer = watch.answer()
+    assert (answer.body, answer.refresh) == (b"1", 24)
+    log(going, FINISHED)
+    now[0] = 16.0  # a second tab, while files change
+    answer = watch.answer()
+    assert (answer.body, answer.refresh) == (b"1", 14)
+    now[0] = 30.0
+    answer = watch.answer()
+    assert (answer.status, answer.refresh) == (500, 24)
+    now[0] = 59.0  # what fails rests no less
+    answer = watch.answer()
+    assert (answer.status, answer.refresh) == (500, 10)
+    now[0] = 60.0
+    answer = watch.answer()
+    assert (answer.body, answer.refresh) == (b"3", None)
+    log(going, STARTED)
+    now[0] = 67.0  # the last answer may not be the last for ever
+    answer = watch.answer()
+    assert (answer.body, answer.refresh) == (b"3", 23)
+    now[0] = 90.0
+    assert watch.answer().body == b"4"
+    assert made == [0.0, 30.0, 60.0, 90.0]
 
 
 def test_a_failure_is_shown_and_outlived(going: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -230,7 +261,7 @@ def test_a_failure_is_shown_and_outlived(going: Path, capsys: pytest.CaptureFixt
             raise ValueError("<script>torn table")
         return "mended"
 
-    with serving(Watch([going], page), 0) as address:
+    with serving(Watch([going], page, rest=0), 0) as address:
         response, html = ask(address)
         assert response.status == 500
         assert "ValueError: &lt;script&gt;torn table" in html
@@ -260,7 +291,7 @@ def test_a_run_that_is_written_while_it_is_read(tmp_path: Path) -> None:
     writer = threading.Thread(target=write)
     writer.start()
     try:
-        with serving(Watch([run], page_of(run)), 0) as address:
+        with serving(Watch([run], page_of(run), rest=0), 0) as address:
             answers = [ask(address) for _ in range(4)]
     finally:
         stop.set()
@@ -335,7 +366,7 @@ def test_the_command_serves_until_ctrl_c(going: Path) -> None:
 def test_several_runs_are_watched_until_all_are_over(tmp_path: Path) -> None:
     runs = [make_run(tmp_path / name, rounds=1) for name in ("a", "b")]
     before = listing(tmp_path)
-    with serving(Watch(runs, lambda: render_comparison(runs)), 0) as address:
+    with serving(Watch(runs, lambda: render_comparison(runs), rest=0), 0) as address:
         response, html = ask(address)
         assert html == render_comparison(runs)
         assert listing(tmp_path) == before
@@ -344,3 +375,21 @@ def test_several_runs_are_watched_until_all_are_over(tmp_path: Path) -> None:
         assert ask(address)[0].headers["Refresh"] is not None
         log(runs[1], FINISHED)
         assert ask(address)[0].headers["Refresh"] is None
+
+
+def test_what_is_no_run_does_not_go_on_for_ever(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "a", rounds=1)
+    log(run, FINISHED)
+    (tmp_path / "notes.txt").write_text("")
+    (tmp_path / "sweeps").mkdir()
+    (tmp_path / "sweeps" / "multirun.yaml").write_text("")
+
+    def refresh(*names: str) -> int | None:
+        return Watch([tmp_path / name for name in names], lambda: "page").answer().refresh
+
+    assert refresh("a", "notes.txt", "sweeps") is None
+    assert refresh("a", "later") is not None
+    (tmp_path / "begun").mkdir()
+    assert refresh("a", "begun") is not None
+    (tmp_path / "begun" / "config.yaml").write_text("")
+    assert refresh("a", "begun") is not None
