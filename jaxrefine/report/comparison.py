@@ -107,7 +107,13 @@ def render_comparison(runs: Sequence[Path]) -> str:
     return (
         _environment()
         .get_template("comparison.html.j2")
-        .render(views=views, gathered=gathered, gaps=[*gathered.gaps, *gaps], runs=_count(gathered), chain=chain)
+        .render(
+            views=views,
+            gathered=gathered,
+            gaps=[*dict.fromkeys([*gathered.gaps, *gaps])],
+            runs=_count(gathered),
+            chain=chain,
+        )
     )
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import yaml  # type: ignore[import-untyped]
 
+from jaxrefine.config import Config
 from jaxrefine.errors import UserError
 from jaxrefine.report.fields import JSON
 from jaxrefine.report.outcome import outcome
@@ -23,9 +24,17 @@ FEEDBACK = "refine.feedback"
 # often something is repeated, or where it is shown.
 _SECTIONS = {"refine": ("refine",), "mlp": ("method",), "best_of_n": ("method",)}
 _COMMON = ("fit", "rl")
+_INPUTS = ("task.text", "task.demonstration")
+_MODEL = "llm.model"
 _REPETITION = ("method.name", "rl.seeds", "rl.looks", "rl.resets", "rl.tensorboard")
+# Options of training that are the paper's by default, all that make another algorithm of it.
+_ALGORITHM = tuple(f"rl.{name}" for name in (
+    "keep", "learning_rate", "clip", "window", "entropy", "discount", "groups", "episodes", "epochs", "ratio",
+    "grouping", "log_ratio_limit", "kl_stop", "clip_stop", "survivors",
+))  # fmt: skip
 _LARGEST_CONFIG = 20_000
-_LONGEST_VALUE = 40
+_LONGEST_VALUE = 4096
+_LONGEST_SHOWN = 40
 
 
 @dataclass(frozen=True)
@@ -111,11 +120,11 @@ def gather(paths: Sequence[Path]) -> Gathered:
         mine: list[str] = []
         try:
             record = read_run(path)
-            run = Run(record, read_parts(path, []), _options(path / "config.yaml", mine))
+            run = Run(record, read_parts(path, mine), _options(path / "config.yaml", mine))
         except (UserError, OSError) as error:
             left_out.append(LeftOut(visible(path.name), visible(str(error))))
             continue
-        gaps += [f"{record.name}: {gap}" for gap in dict.fromkeys([*record.gaps, *mine])]
+        gaps += [f"{record.name}: {gap}" for gap in _once([*record.gaps, *mine])]
         if run.parts.parts:
             found.setdefault((record.task, record.condition or "stock"), []).append(run)
             if record.status != "finished":
@@ -132,6 +141,14 @@ def gather(paths: Sequence[Path]) -> Gathered:
     return Gathered(tuple(cases), tuple(left_out), tuple(notes), tuple(gaps))
 
 
+def _once(gaps: Sequence[str]) -> list[str]:
+    """One sentence for each file that cannot be read: several readers of it give the reason in words of their own."""
+    by_subject: dict[str, str] = {}
+    for gap in gaps:
+        by_subject.setdefault(gap.split(" cannot be read (")[0], gap)
+    return list(by_subject.values())
+
+
 def _groups(runs: Sequence[Run]) -> tuple[Group, ...]:
     order = [*NAMES]
     methods = sorted({run.parts.method for run in runs}, key=lambda m: (order.index(m) if m in order else 99, m))
@@ -145,7 +162,7 @@ def _groups(runs: Sequence[Run]) -> tuple[Group, ...]:
             by_options.setdefault(tuple(run.options.get(name) for name in differing), []).append(run)
         for values, same in sorted(by_options.items(), key=lambda item: -len(item[1])):
             options = dict(zip(differing, values, strict=True))
-            told = [f"{key.split('.')[-1]} {value}" for key, value in options.items() if value != usual[key]]
+            told = [f"{key.split('.')[-1]} {_shown(value)}" for key, value in options.items() if value != usual[key]]
             name = NAMES.get(method, method) + (f" ({', '.join(told)})" if told else "")
             feedback = same[0].options.get(FEEDBACK) if method == "refine" else None
             groups.append(Group(name, method, feedback, _published(same[0].options, method), tuple(same)))
@@ -153,9 +170,9 @@ def _groups(runs: Sequence[Run]) -> tuple[Group, ...]:
 
 
 def _published(options: Mapping[str, str], method: str) -> bool:
-    """As in the paper: refinement by analyses, training with its learning rate."""
-    feedback = options.get(FEEDBACK, "analysis") if method == "refine" else "analysis"
-    return feedback == "analysis" and options.get("rl.learning_rate", "0.007") == "0.007"
+    """As in the paper: refinement by analyses, training by its algorithm; what was not recorded counts as such."""
+    names = (*_ALGORITHM, *([FEEDBACK] if method == "refine" else []))
+    return all(options.get(name, _DEFAULTS[name]) == _DEFAULTS[name] for name in names)
 
 
 def _differing(runs: Sequence[Run], method: str) -> list[str]:
@@ -165,7 +182,7 @@ def _differing(runs: Sequence[Run], method: str) -> list[str]:
     return [
         name
         for name in names
-        if (name.split(".")[0] in sections or name == "task.text")
+        if (name.split(".")[0] in sections or name in _INPUTS or (name == _MODEL and method != "mlp"))
         and name not in _REPETITION
         and len({run.options[name] for run in runs if name in run.options}) > 1
     ]
@@ -193,7 +210,7 @@ def _same_episodes(runs: Sequence[Run]) -> tuple[list[Run], list[Run]]:
 
 
 def _options(path: Path, gaps: list[str]) -> dict[str, str]:
-    """The options of a run as `section.name` -> text."""
+    """The options of a run as `section.name` -> text; one that was not there yet has its default."""
     if not path.is_file():
         return {}
     if path.stat().st_size > _LARGEST_CONFIG:
@@ -204,11 +221,18 @@ def _options(path: Path, gaps: list[str]) -> dict[str, str]:
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         gaps.append(f"{path.name} cannot be read ({visible(str(error))[:200]}).")
         return {}
-    found = {}
-    for section, entries in read.items() if isinstance(read, dict) else ():
-        for name, value in entries.items() if isinstance(entries, dict) else ():
-            found[f"{_text(section)}.{_text(name)}"] = _text(value)
-    return found
+    given = _flat(read)
+    sections = {name.split(".")[0] for name in given}
+    # of a section that was not recorded nothing is known
+    return {name: value for name, value in _DEFAULTS.items() if name.split(".")[0] in sections} | given
+
+
+def _flat(config: JSON) -> dict[str, str]:
+    return {
+        f"{_text(section)}.{_text(name)}": _text(value)
+        for section, entries in (config.items() if isinstance(config, dict) else ())
+        for name, value in (entries.items() if isinstance(entries, dict) else ())
+    }
 
 
 def _text(value: JSON) -> str:
@@ -218,6 +242,16 @@ def _text(value: JSON) -> str:
     if value is None or isinstance(value, str | int | float):
         return visible(str(value))[:_LONGEST_VALUE]
     return "..."
+
+
+def _shown(value: str | None) -> str:
+    """Of a long one, its two ends."""
+    text = str(value)
+    half = _LONGEST_SHOWN // 2
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[: half - 1]}…{text[-half:]}"
+
+
+_DEFAULTS: Mapping[str, str] = _flat(asdict(Config()))
 
 
 def demonstrated(case: Case) -> float | None:

@@ -79,6 +79,49 @@ def test_seeds_and_names_of_conversations_make_no_other_method(tmp_path: Path) -
     assert ("MLP (learning_rate None)", 1) in [(g.name, len(g.runs)) for g in gather(made).cases[0].groups]
 
 
+def test_another_demonstration_or_model_is_no_repetition(tmp_path: Path) -> None:
+    far = "/data/" + "of_many_drivers/" * 4
+    configs = [("a", "null", "null"), ("b", "null", "null"), ("c", "gpt-x", "null"),
+               ("d", "null", far + "1.csv"), ("e", "null", far + "2.csv")]  # fmt: skip
+    runs = []
+    for name, model, demonstration in configs:
+        runs.append(make_refinement(tmp_path / name, [900]))
+        (runs[-1] / "config.yaml").write_text(
+            f"task: {{demonstration: {demonstration}}}\nrefine: {{feedback: analysis}}\nllm: {{model: {model}}}\n"
+        )
+    groups = gather(runs).cases[0].groups
+    assert [[run.record.name for run in group.runs] for group in groups] == [["a", "b"], ["c"], ["d"], ["e"]]
+    assert groups[0].name == "refined"
+    assert groups[1].name == "refined (model gpt-x)"
+    assert groups[2].name.endswith("1.csv)")
+    perceptrons = [make_refinement(tmp_path / f"m{i}", [300], method="mlp") for i in range(2)]
+    for run, model in zip(perceptrons, ("null", "gpt-x"), strict=True):
+        (run / "config.yaml").write_text(f"llm: {{model: {model}}}\n")
+    assert len(gather(perceptrons).cases[0].groups) == 1  # which asks none
+
+
+def test_an_option_that_an_older_run_did_not_have_is_its_default(tmp_path: Path) -> None:
+    options = ("rl: {seeds: 4}\n", "rl: {keep: last}\nfilm: true\n", "rl: {keep: best}\n", "rl: {keep: best}\n")
+    made = [make_refinement(tmp_path / f"m{i}", [500], method="mlp", options=o) for i, o in enumerate(options)]
+    groups = gather(made).cases[0].groups
+    assert sorted(tuple(run.record.name for run in group.runs) for group in groups) == [("m0", "m1"), ("m2", "m3")]
+
+
+@pytest.mark.parametrize(
+    ("option", "published"),
+    [("seeds: 3", True), ("looks: 2", True), ("start: own", True), ("resets: [400]", True), ("keep: best", False),
+     ("ratio: length_normalised", False), ("window: 10", False), ("clip: 0.1", False), ("learning_rate: 0.01", False),
+     ("entropy: 0", False), ("discount: 0.9", False), ("groups: 2", False), ("episodes: 10", False),
+     ("epochs: 1", False), ("grouping: state", False), ("log_ratio_limit: 9.0", False), ("kl_stop: 0.1", False),
+     ("clip_stop: 0.5", False), ("survivors: 2", False)],
+)  # fmt: skip
+def test_the_paper_s_figures_are_of_its_own_training(tmp_path: Path, option: str, published: bool) -> None:
+    run = make_refinement(tmp_path / "run", [900], condition="stock", options=f"rl: {{{option}}}\n")
+    (group,) = gather([run]).cases[0].groups
+    assert group.published is published
+    assert ("882.0" in page_of([run]).sections["case-0-results"]) is published
+
+
 def test_the_table_of_results(page: Page) -> None:
     # conversations of 900 and 910 with two fits each
     assert page.has("case-0-results", "refined IL 905.0", "4 (2) × 3 906.0 5 100")
@@ -205,11 +248,14 @@ def test_what_runs_say_is_text(runs: list[Path]) -> None:
     assert page.has("case-0-results", "refined (feedback <script>alert(1)</script>)")
 
 
-@pytest.mark.parametrize("name", ["round_2/evaluation.parquet", "rl/400/checkpoints.parquet"])
+@pytest.mark.parametrize(
+    "name", ["round_2/evaluation.parquet", "rl/400/checkpoints.parquet", "rl/400/evaluation.parquet"]
+)
 def test_a_damaged_file_is_told_and_the_rest_compared(runs: list[Path], name: str) -> None:
     (runs[0] / name).write_bytes(b"PAR1 no table")
     page = page_of(runs)
     assert page.has("head", "What could not be read whole", Path(name).name)
+    assert page.sections["head"].count(f"{name} cannot be read") == 1
     assert page.has("case-0-results", "zero-shot IL 705.0")
 
 
