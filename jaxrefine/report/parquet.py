@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from jaxrefine.report.untrusted import visible
 
 MAX_ROWS = 2_000_000
+MOST_SEEDS = 1_000  # of fits or trainings, over which a report resamples
 
 
 def read_numbers(path: Path, columns: Sequence[str], gaps: list[str], within: str = "") -> pd.DataFrame | None:
@@ -41,6 +42,25 @@ def read_numbers(path: Path, columns: Sequence[str], gaps: list[str], within: st
                 return None
             table = file.read(columns=list(columns)).to_pandas()
             return table.apply(pd.to_numeric, errors="coerce").astype(float).replace([np.inf, -np.inf], np.nan)
-    except (OSError, pa.ArrowException, ValueError, KeyError, TypeError) as error:
+    except (OSError, pa.ArrowException, ValueError, KeyError, TypeError, OverflowError, MemoryError) as error:
         gaps.append(f"{said} cannot be read ({visible(str(error))}).")
         return None
+
+
+def wide(table: pd.DataFrame, index: str, columns: str, values: str) -> pd.DataFrame | None:
+    """A table with a row for each seed and a column for each of what was measured of it.
+
+    Args:
+        table: Long, without NaN in the two columns that name an entry.
+        index: The column of seeds.
+        columns: The column of episodes, or whatever the values stand over.
+        values: The column of values.
+
+    Returns:
+        The table; None unless there are at most `MOST_SEEDS` seeds and each has exactly one value everywhere, which
+        also keeps a table of few rows from becoming one of millions squared.
+    """
+    seeds, places = table[index].nunique(), table[columns].nunique()
+    if not 0 < seeds <= MOST_SEEDS or seeds * places != len(table) or table.duplicated([index, columns]).any():
+        return None
+    return table.pivot(index=index, columns=columns, values=values)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from jaxrefine.errors import UserError
 from jaxrefine.report.fields import JSON, get, integer, items, read_json, string
-from jaxrefine.report.parquet import read_numbers
+from jaxrefine.report.parquet import read_numbers, wide
 from jaxrefine.report.resampling import cluster_bootstrap
 from jaxrefine.stats import Interval, describe, holm, interquartile_mean, welch
 
@@ -159,10 +159,10 @@ def _part(
     if table is None:
         return {}
     table = table.dropna(subset=["fit_seed", "seed"])
-    if table.empty or table.duplicated(["fit_seed", "seed"]).any():
+    values = wide(table, "fit_seed", "seed", "value")
+    if values is None:
         gaps.append(f"{within}/evaluation.parquet does not say one thing of every seed and episode.")
         return {}
-    values = table.pivot(index="fit_seed", columns="seed", values="value")
     chosen = integer(get(entry, seeds, "chosen"))
     known = chosen is not None and 0 <= chosen < len(values)
     return {name: Part(values, chosen if known else None, resets)}

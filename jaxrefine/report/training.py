@@ -10,11 +10,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from pandas.core.groupby import SeriesGroupBy
 
 from jaxrefine import stats
 from jaxrefine.report.fields import JSON, get, integer, items, read_json, string
 from jaxrefine.report.numbers import count
-from jaxrefine.report.parquet import read_numbers
+from jaxrefine.report.parquet import MOST_SEEDS, read_numbers, wide
 
 CURVES = ("episode_return", "kl", "clip_fraction", "entropy", "gradient_norm")
 
@@ -129,7 +130,7 @@ def read_looks(folder: Path, gaps: list[str], within: str) -> Line | None:
     table = read_numbers(folder / "checkpoints.parquet", ("seed", "resets", "episode", "value"), gaps, within)
     if table is None:
         return None
-    means = table.groupby(["seed", "resets"]).agg({"value": _strict_mean}).reset_index()
+    means = _strict_mean(table.groupby(["seed", "resets"])["value"]).reset_index()
     return _line(means, "value", gaps, f"{within}/checkpoints.parquet")
 
 
@@ -157,13 +158,16 @@ def _line(table: pd.DataFrame, column: str, gaps: list[str], said: str) -> Line 
     if table.duplicated(["seed", "resets"]).any():
         gaps.append(f"{said} says two things of one seed at the same resets.")
         return None
-    wide = table.pivot(index="seed", columns="resets", values=column)
-    return Line(wide.columns.to_numpy(float), wide.to_numpy(float))
+    values = wide(table, "seed", "resets", column)
+    if values is None:
+        gaps.append(f"{said} does not say one thing of every seed after the same resets.")
+        return None
+    return Line(values.columns.to_numpy(float), values.to_numpy(float))
 
 
-def _strict_mean(values: pd.Series) -> float:
+def _strict_mean(groups: SeriesGroupBy) -> pd.Series:
     """NaN where a value is: a seed that failed in one episode has failed, and leaving it out would flatter it."""
-    return float(values.mean(skipna=False))
+    return groups.mean().where(groups.count() == groups.size())
 
 
 def _final(folder: Path, chosen: int | None, gaps: list[str], within: str) -> Final | None:
@@ -174,7 +178,10 @@ def _final(folder: Path, chosen: int | None, gaps: list[str], within: str) -> Fi
     if not groups.ngroups:
         gaps.append(f"{within}/evaluation.parquet names no seeds.")
         return None
-    by_seed = groups.agg(_strict_mean).to_numpy(float)
+    if groups.ngroups > MOST_SEEDS:
+        gaps.append(f"{within}/evaluation.parquet has {groups.ngroups:,} seeds, more than a report reads.")
+        return None
+    by_seed = _strict_mean(groups).to_numpy(float)
     finite = by_seed[np.isfinite(by_seed)]
     return Final(
         by_seed,

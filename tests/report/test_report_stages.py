@@ -6,11 +6,14 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from training_run import write_evaluation
 
 from jaxrefine.errors import UserError
+from jaxrefine.report.parquet import MOST_SEEDS
 from jaxrefine.report.stages import combine, read_parts, rows, stages
+from jaxrefine.report.training import CURVES, read_training
 from jaxrefine.stats import describe, holm, interquartile_mean, welch
 
 
@@ -120,3 +123,42 @@ def test_a_run_that_lacks_a_stage_is_told_or_left_out_of_it(tmp_path: Path) -> N
         stages("refined", runs)
     found = combine("refined", [read_parts(run, []) for run in runs])
     assert [(stage.stage, len(stage.values)) for stage in found] == [("IL", 4), ("RL 400", 2)]
+
+
+@pytest.mark.parametrize(
+    ("fits", "episodes"),
+    [
+        (np.arange(100_000), np.arange(100_000)),  # which would be a table of 80 GB
+        (np.array([0, 0, 1]), np.array([1, 2, 2])),
+        (np.arange(MOST_SEEDS + 1), np.zeros(MOST_SEEDS + 1)),
+    ],
+    ids=["a diagonal", "a gap", "too many seeds"],
+)
+def test_a_table_that_is_not_every_seed_by_every_place_is_a_sentence(
+    tmp_path: Path, fits: np.ndarray, episodes: np.ndarray
+) -> None:
+    run = _run(tmp_path / "run", np.ones((2, 3)), np.ones((2, 3)))
+    entries = {"fit_seed": fits, "seed": episodes, "value": 1.0}
+    pd.DataFrame(entries).to_parquet(run / "round_2" / "evaluation.parquet")
+    looks = {"seed": fits, "resets": episodes, "episode": 0, "value": 1.0}
+    pd.DataFrame(looks).to_parquet(run / "rl" / "400" / "checkpoints.parquet")
+    curves = {"seed": fits, "resets": episodes, **dict.fromkeys(CURVES, 1.0)}
+    pd.DataFrame(curves).to_parquet(run / "rl" / "400" / "curves.parquet")
+    gaps: list[str] = []
+    assert [*read_parts(run, gaps).parts] == ["RL 400"]
+    assert gaps == ["round_2/evaluation.parquet does not say one thing of every seed and episode."]
+    training = read_training(run)
+    assert training.budgets[0].looks is None
+    assert not training.budgets[0].curves
+    assert {gap.split(" ", 1)[1] for gap in training.gaps} == {
+        "does not say one thing of every seed after the same resets."
+    }
+    assert {gap.split(" ", 1)[0] for gap in training.gaps} == {"rl/400/checkpoints.parquet", "rl/400/curves.parquet"}
+
+
+def test_a_trained_table_of_too_many_seeds_is_a_sentence(tmp_path: Path) -> None:
+    run = _run(tmp_path / "run", np.ones((2, 3)), np.ones((2, 3)))
+    write_evaluation(run / "rl" / "400", np.ones((MOST_SEEDS + 1, 3)))
+    training = read_training(run)
+    assert training.budgets[0].final is None
+    assert training.gaps == ("rl/400/evaluation.parquet has 1,001 seeds, more than a report reads.",)
