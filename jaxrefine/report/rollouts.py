@@ -6,6 +6,7 @@ is none, they are taken from ``rollouts.parquet``, of which only the columns tha
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +19,9 @@ import pyarrow.parquet as pq
 from jaxrefine.report.fields import get, items, number, read_json
 from jaxrefine.report.untrusted import visible
 
-MOST_ROWS = 50_000_000
-MOST_STEPS = 20_000
+MOST_ROWS = 50_000_000  # of all of a round's episodes
+MOST_STEPS = 20_000  # of one episode that is shown
+MOST_COLUMNS = 400  # read of a table, in which nothing else grows with what a program reports
 LATENTS = 8
 ROLES = {1: ("best",), 2: ("best", "worst"), 3: ("best", "median", "worst")}
 _ABLATION = "Each latent held at its mean"
@@ -77,34 +79,39 @@ def read_rollouts(folder: Path, gaps: list[str], higher_is_better: bool = True) 
         if not path.is_file():
             continue
         try:
-            episodes = read(path, losses)
-        except (OSError, pa.ArrowException, ValueError, KeyError, TypeError, OverflowError) as error:
+            episodes = read(path)
+            if episodes:
+                return _shown(episodes, name, losses)
+        except (OSError, pa.ArrowException, ValueError, KeyError, TypeError, OverflowError, MemoryError) as error:
             gaps.append(f"{folder.name}/{name} cannot be read ({visible(str(error))[:300]}).")
-            continue
-        if episodes:
-            for driven in episodes:
-                progress = _progress(driven.table)
-            table = pd.concat([driven.table for driven in episodes])
-            actions = tuple(c for c in table.columns if c.startswith("action_"))
-            return Rollouts(episodes, name, progress, actions[:LATENTS], _ranked(table, losses)[:LATENTS], bool(losses))
     return None
 
 
-def _of_scene(path: Path, losses: dict[str, float]) -> tuple[Driven, ...]:
+def _shown(episodes: tuple[Driven, ...], source: str, losses: dict[str, float]) -> Rollouts:
+    for driven in episodes:
+        progress = _progress(driven.table)
+    table = pd.concat([driven.table for driven in episodes])
+    actions = tuple(column for column in table.columns if column.startswith("action_"))
+    return Rollouts(episodes, source, progress, actions[:LATENTS], _ranked(table, losses)[:LATENTS], bool(losses))
+
+
+def _of_scene(path: Path) -> tuple[Driven, ...]:
     """Every episode of the file, in its order, which is from best to worst."""
-    del losses
-    file = _opened(path)
-    table = _numeric(file.read().to_pandas())
+    file = _opened(path, len(ROLES) * MOST_STEPS)
+    columns = _numbers(file.schema_arrow, file.schema_arrow.names)
+    table = _numeric(file.read(columns=columns).to_pandas(ignore_metadata=True))
     order = list(dict.fromkeys(table["episode"]))
     if len(order) not in ROLES:
         raise ValueError(f"it holds {len(order)} episodes; there should be at most three")
     return _episodes(table, order)
 
 
-def _of_table(path: Path, losses: dict[str, float]) -> tuple[Driven, ...]:
+def _of_table(path: Path) -> tuple[Driven, ...]:
     """The best, median and worst by return of the episodes that took the mean action, which are the first half."""
-    file = _opened(path)
-    rewards = _numeric(file.read(columns=["episode", "reward"]).to_pandas())
+    file = _opened(path, MOST_ROWS)
+    rewards = _numeric(
+        file.read(columns=_numbers(file.schema_arrow, ["episode", "reward"])).to_pandas(ignore_metadata=True)
+    )
     count = int(rewards["episode"].max()) + 1
     means = rewards[rewards["episode"] < (count + 1) // 2]
     returns = means.groupby("episode")["reward"].sum(min_count=1).dropna().sort_values(kind="stable", ascending=False)
@@ -118,9 +125,9 @@ def _of_table(path: Path, losses: dict[str, float]) -> tuple[Driven, ...]:
         if name.startswith("latent_") or (name.startswith("action_") and not name.startswith("action_mean_"))
     ]
     positions = [n for n in file.schema_arrow.names if _is_position(n)]
-    columns = ["episode", "t", "reward", *names, *positions]
+    columns = _numbers(file.schema_arrow, ["episode", "t", "reward", *names, *positions])
     table = pq.read_table(path, columns=columns, filters=[("episode", "in", [int(e) for e in order])])
-    return _episodes(_numeric(table.to_pandas()), order)
+    return _episodes(_numeric(table.to_pandas(ignore_metadata=True)), order)
 
 
 def _is_position(name: str) -> bool:
@@ -128,11 +135,22 @@ def _is_position(name: str) -> bool:
     return name in {f"obs_{what}_{axis}" for what in ("handle", "target") for axis in "xyz"}
 
 
-def _opened(path: Path) -> pq.ParquetFile:
+def _opened(path: Path, most_rows: int) -> pq.ParquetFile:
     file = pq.ParquetFile(path)
-    if file.metadata.num_rows > MOST_ROWS:
+    if file.metadata.num_rows > most_rows:
         raise ValueError(f"it has {file.metadata.num_rows:,} rows, more than a report reads")
     return file
+
+
+def _numbers(schema: pa.Schema, names: Sequence[str]) -> list[str]:
+    """Those of the columns that hold one number a row: an entry of another kind may be of any size."""
+    if len(names) > MOST_COLUMNS:
+        raise ValueError(f"it has {len(names):,} columns, more than a report reads")
+    twice = [name for name, times in Counter(schema.names).items() if times > 1 and name in names]
+    if twice:
+        raise ValueError(f"it has several columns named {', '.join(twice)}")
+    kinds = (pa.types.is_floating, pa.types.is_integer, pa.types.is_boolean)
+    return [name for name in names if name in schema.names and any(kind(schema.field(name).type) for kind in kinds)]
 
 
 def _numeric(table: pd.DataFrame) -> pd.DataFrame:

@@ -9,24 +9,23 @@ from __future__ import annotations
 import base64
 import itertools
 import re
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from jaxrefine.report.archive import read_arrays
 from jaxrefine.report.lines import spaced
 from jaxrefine.report.rollouts import Driven, Rollouts
 from jaxrefine.report.svg import plain
-from jaxrefine.report.untrusted import visible
 
 SIDE, MARGIN = 300.0, 14.0  # of a picture, CSS pixels
 POINTS = 220  # of a path, and of an outline
 SHADES = 12  # the style sheet has as many
 LETTERS = "abcdefghi"  # of the quantities, in the style sheet
+NARROWEST, WIDEST = 1e-6, 1e9  # of all pictures, metres: beyond them a scale is no number of pixels
 MOST_FILM = 2_000_000  # bytes
-MOST_ARCHIVE = 20_000_000  # bytes, unpacked
 # how a file begins -> what it is
 _KINDS = {rb"GIF8[79]a": "image/gif", rb"RIFF....WEBP": "image/webp"}
 
@@ -98,14 +97,15 @@ def scene(folder: Path, rollouts: Rollouts, gaps: list[str]) -> Scene | None:
     things = _things(list(episodes[0].columns))
     if not things:
         return None
-    arrays = _archive(folder / "scene.npz", gaps)
+    arrays = read_arrays(folder / "scene.npz", gaps)
     known = arrays.get("values", np.empty(0)).ravel()
     values = [float(value) if np.isfinite(value) else None for value in known]
     outlines = [_outlines(arrays, place) for place in range(len(episodes))]
     paths = [{name: table[list(pair)].to_numpy() for name, pair in things.items()} for table in episodes]
     corners = [_corners([*p.values(), *lines.values()]) for p, lines in zip(paths, outlines, strict=True)]
-    spans = np.array([np.ptp(points, axis=0) for points in corners])
-    if not spans.any():
+    with np.errstate(over="ignore"):
+        spans = np.array([np.ptp(points, axis=0) for points in corners])
+    if not NARROWEST < spans.max() < WIDEST:
         return None
     scale = (SIDE - 2 * MARGIN) / float(spans.max())
     height = round(float(spans[:, 1].max()) * scale + 2 * MARGIN, 1)
@@ -154,21 +154,6 @@ def _things(columns: Sequence[str]) -> dict[str, Pair]:
     names = [re.fullmatch(r"place_(?:(.*)_)?x", column) for column in columns]
     pairs = {(match[1] or ""): (match[0], match[0][:-1] + "y") for match in names if match}
     return {name: pair for name, pair in list(pairs.items())[:4] if pair[1] in columns}
-
-
-def _archive(path: Path, gaps: list[str]) -> dict[str, np.ndarray]:
-    """Arrays of finite sizes and numbers; nothing from a file that has anything else."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            if sum(entry.file_size for entry in archive.infolist()) > MOST_ARCHIVE:
-                raise ValueError("it unpacks to more than a report reads")
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-            return {name: np.asarray(arrays[name], dtype=float) for name in arrays.files}
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, EOFError, TypeError, NotImplementedError, RuntimeError, zipfile.BadZipFile) as error:
-        gaps.append(f"{path.parent.name}/{path.name} cannot be read ({visible(str(error))[:300]}).")
-        return {}
 
 
 def _outlines(arrays: dict[str, np.ndarray], place: int) -> dict[str, np.ndarray]:

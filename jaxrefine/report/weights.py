@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from jaxrefine.report.archive import read_arrays
 from jaxrefine.report.untrusted import visible
 
 _LISTED_ENTRIES = 64
@@ -34,8 +34,8 @@ class Weight:
 
 def read_weights(folder: Path, gaps: list[str]) -> tuple[Weight, ...]:
     """A round's fitted parameters, one entry a line; what cannot be read is added to `gaps`."""
-    fitted = _read_arrays(folder / "weights.npz", gaps)
-    initial = _read_arrays(folder / "initial_weights.npz", gaps)
+    fitted = read_arrays(folder / "weights.npz", gaps)
+    initial = read_arrays(folder / "initial_weights.npz", gaps)
     lines: list[Weight] = []
     for name, after in fitted.items():
         before = initial.get(name)
@@ -60,14 +60,3 @@ def _weight_lines(name: str, before: np.ndarray | None, after: np.ndarray) -> li
         )
         for index in np.ndindex(after.shape)
     ]
-
-
-def _read_arrays(path: Path, gaps: list[str]) -> dict[str, np.ndarray]:
-    try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            return {name: np.asarray(archive[name], dtype=float) for name in archive.files}
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, EOFError, TypeError, zipfile.BadZipFile) as error:
-        gaps.append(f"{path.parent.name}/{path.name} cannot be read ({visible(str(error))}).")
-        return {}

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +18,7 @@ from markupsafe import Markup
 from PIL import Image
 from report_reader import Page, page_of
 
-from jaxrefine.report import scenes
+from jaxrefine.report import archive, rollouts, scenes
 from jaxrefine.report.lines import compact, spaced, thin
 from jaxrefine.report.record import read_run
 from jaxrefine.report.rollout_pictures import rollout_pictures
@@ -164,11 +166,23 @@ def damage(folder: Path, what: str) -> str:
         case "numbers that are words":
             steps_of(0, 1.0).assign(t="now").to_parquet(folder / "scene.parquet")
             return "scene.parquet cannot be read"
+        case "too many steps":
+            rows = len(rollouts.ROLES) * rollouts.MOST_STEPS + 1
+            pd.concat([steps_of(0, 1.0)] * (rows // STEPS + 1)).to_parquet(folder / "scene.parquet")
+            return "rows, more than a report reads"
+        case "too many columns":
+            many = {f"latent_{i}": np.zeros(STEPS) for i in range(rollouts.MOST_COLUMNS)}
+            steps_of(0, 1.0, **many).to_parquet(folder / "scene.parquet")
+            return "columns, more than a report reads"
+        case "two columns of one name":
+            table = pa.Table.from_pandas(steps_of(0, 1.0, value_return=np.zeros(STEPS)))
+            pq.write_table(table.append_column("value_return", table["reward"]), folder / "scene.parquet")
+            return "several columns named value_return"
         case "a pickle":
             np.savez(folder / "scene.npz", values=np.array([pickle.dumps(1), None], dtype=object))
             return "scene.npz cannot be read"
         case "a bomb":
-            np.savez_compressed(folder / "scene.npz", values=np.zeros(scenes.MOST_ARCHIVE // 8 + 1))
+            np.savez_compressed(folder / "scene.npz", values=np.zeros(archive.MOST_BYTES // 8 + 1))
             return "unpacks to more"
         case "cut":
             (folder / "scene.npz").write_bytes((folder / "scene.npz").read_bytes()[:100])
@@ -180,7 +194,7 @@ def damage(folder: Path, what: str) -> str:
     "what",
     [
         "html as a film", "a huge film", "a table that is none", "too many episodes", "numbers that are words",
-        "a pickle", "a bomb", "cut",
+        "too many steps", "too many columns", "two columns of one name", "a pickle", "a bomb", "cut",
     ],
 )  # fmt: skip
 def test_what_is_no_picture_is_a_sentence(finished_run: Path, what: str) -> None:
@@ -190,6 +204,32 @@ def test_what_is_no_picture_is_a_sentence(finished_run: Path, what: str) -> None
     found = rollout_pictures(read_run(finished_run))[2]
     assert said in " ".join(found.gaps)
     assert found.film is None
+
+
+def test_entries_of_any_size_and_what_a_table_says_of_its_index_are_passed_over(tmp_path: Path) -> None:
+    table = pa.Table.from_pandas(steps_of(0, 1.0).set_index("reward"))
+    lists = pa.array([[1.0] * 50] * STEPS)
+    pq.write_table(table.append_column("latent_lists", lists), tmp_path / "scene.parquet")
+    gaps: list[str] = []
+    found = read_rollouts(tmp_path, gaps)
+    assert found is not None
+    assert not gaps
+    assert "latent_lists" not in found.episodes[0].table
+    assert scenes.scene(tmp_path, found, gaps) is None, "it has no places"
+
+
+@pytest.mark.parametrize("size", [1e308, 1e-320, np.inf, np.nan])
+def test_places_of_no_size_that_fits_a_picture_have_none(tmp_path: Path, size: float) -> None:
+    way = np.where(np.arange(STEPS) % 2, size, -size)
+    write_scene(tmp_path)
+    (tmp_path / "scene.npz").unlink()
+    table = pd.read_parquet(tmp_path / "scene.parquet")
+    table.assign(place_x=np.tile(way, 3), place_y=np.tile(way, 3)).to_parquet(tmp_path / "scene.parquet")
+    gaps: list[str] = []
+    found = read_rollouts(tmp_path, gaps)
+    assert found is not None
+    assert scenes.scene(tmp_path, found, gaps) is None
+    assert not gaps
 
 
 def test_names_are_text_and_strange_places_do_no_harm(finished_run: Path) -> None:

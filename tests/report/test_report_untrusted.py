@@ -1,16 +1,23 @@
 from __future__ import annotations
 
+import io
 import json
+import zipfile
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxrefine.report import source, write_report
+from jaxrefine.report.rollouts import Driven, Rollouts
+from jaxrefine.report.scenes import scene
 from jaxrefine.report.untrusted import MAX_CHARACTERS, visible
+from jaxrefine.report.weights import read_weights
 
 ATTACKS = [
     "<script>alert(1)</script>",
@@ -119,3 +126,60 @@ def test_endless_text_is_cut_and_says_so() -> None:
 def test_bytes_that_are_no_text_are_shown(finished_run: Path) -> None:
     (finished_run / "round_0" / "results.txt").write_bytes(b"caf\xe9 \xff\x00")
     assert "caf\\xe9 \\xff\\x00" in Elements(write_report(finished_run).read_text()).text
+
+
+def claiming(shape: str, descr: str = "<f8", packed: int = zipfile.ZIP_STORED) -> bytes:
+    """An archive of one array of eight numbers whose header says something else."""
+    header = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}".ljust(117).encode() + b"\n"
+    array = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(64)
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", packed) as archive:
+        archive.writestr("values.npy", array)
+    return content.getvalue()
+
+
+def torn() -> bytes:
+    """A deflated stream with bytes of it overwritten."""
+    content = io.BytesIO()
+    np.savez_compressed(content, values=np.random.default_rng(0).normal(size=1000))
+    damaged = bytearray(content.getvalue())
+    damaged[60:90] = b"\xff" * 30
+    return bytes(damaged)
+
+
+HOSTILE_ARCHIVES = {
+    "terabytes": claiming("(100000000000000,)"),
+    "more than an index": claiming(f"({10**30},)"),
+    "nothing of more than an index": claiming(f"(0, {10**30})"),
+    "negative": claiming("(-1,)"),
+    "deep": claiming(f"({'-' * 5000}1,)"),
+    "unclosed": claiming("((("),
+    "objects": claiming("(8,)", "|O"),
+    "complex": claiming("(4,)", "<c16"),
+    "a bomb's packing": claiming("(8,)", packed=zipfile.ZIP_LZMA),
+    "torn": torn(),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE_ARCHIVES)
+@pytest.mark.filterwarnings("ignore:Reading `.npy` or `.npz` file required additional header parsing")
+def test_arrays_that_are_not_what_they_say_are_a_sentence(tmp_path: Path, name: str) -> None:
+    for file in ("weights.npz", "scene.npz"):
+        (tmp_path / file).write_bytes(HOSTILE_ARCHIVES[name])
+    gaps: list[str] = []
+    assert read_weights(tmp_path, gaps) == ()
+    table = pd.DataFrame({"place_x": [0.0, 1.0], "place_y": [0.0, 1.0]})
+    driven = Rollouts((Driven("best", 0, 1.0, table),), "scene.parquet", "", (), (), False)
+    assert scene(tmp_path, driven, gaps) is not None
+    assert [gap.split(" (")[0].split("/")[1] for gap in gaps] == [
+        "weights.npz cannot be read",
+        "scene.npz cannot be read",
+    ]
+
+
+def test_an_honest_archive_is_read(tmp_path: Path) -> None:
+    np.savez(tmp_path / "weights.npz", gain=np.float32(1.5), on=np.array([True, False]), none=np.zeros((0, 3)))
+    gaps: list[str] = []
+    read = [(weight.name, weight.fitted) for weight in read_weights(tmp_path, gaps)]
+    assert read == [("gain", 1.5), ("on[0]", 1.0), ("on[1]", 0.0)]
+    assert not gaps
