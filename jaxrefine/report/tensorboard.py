@@ -47,5 +47,5 @@ def require_tensorboard() -> None:
         import_module("tensorboardX")
     except ImportError as error:
         raise UserError(
-            "curves for TensorBoard need the package tensorboardX: pip install 'jaxrefine[tensorboard]'"
+            "curves for TensorBoard need the package tensorboardX: pip install '.[tensorboard]'"
         ) from error
