@@ -46,6 +46,4 @@ def require_tensorboard() -> None:
     try:
         import_module("tensorboardX")
     except ImportError as error:
-        raise UserError(
-            "curves for TensorBoard need the package tensorboardX: pip install '.[tensorboard]'"
-        ) from error
+        raise UserError("curves for TensorBoard need the package tensorboardX: pip install '.[tensorboard]'") from error
