@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.lib import format as npy
 
-from jaxrefine.report.untrusted import visible
+from jaxrefine.report.untrusted import is_regular, visible
 
 MOST_BYTES = 20_000_000  # of a file, and of what it unpacks to
 MOST_ARRAYS = 1_000
@@ -36,6 +36,8 @@ def read_arrays(path: Path, gaps: list[str]) -> dict[str, np.ndarray]:
         path: A ``.npz`` file of booleans, integers and real numbers of at most eight bytes.
         gaps: Receives a sentence if the file is there and cannot be read.
     """
+    if not is_regular(path):
+        return {}
     try:
         with path.open("rb") as file, zipfile.ZipFile(file) as archive:
             entries = archive.infolist()

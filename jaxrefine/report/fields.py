@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
-from jaxrefine.report.untrusted import visible
+from jaxrefine.report.untrusted import read_bytes, visible
 
 JSON = Any
 
+# what is larger overflows in a mean, a deviation or a figure
+LARGEST = 1e100
+
 
 def number(value: JSON) -> float | None:
-    """The value as a finite number, or None."""
+    """The value as a finite number that a run could have measured, or None."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value) if math.isfinite(value) else None
+    try:
+        found = float(value)
+    except OverflowError:  # JSON's whole numbers have no bound
+        return None
+    return found if abs(found) < LARGEST else None  # not of NaN either
 
 
 def integer(value: JSON) -> int | None:
@@ -51,7 +57,7 @@ def get(value: JSON, *keys: str) -> JSON:
 def read_json(path: Path, gaps: list[str]) -> JSON:
     """The file's content; None if there is none, or it is not JSON, which is added to `gaps`."""
     try:
-        return json.loads(path.read_bytes())
+        return json.loads(read_bytes(path))
     except FileNotFoundError:
         return None
     except (ValueError, RecursionError) as error:
@@ -65,7 +71,7 @@ def read_json_lines(path: Path, gaps: list[str]) -> list[dict[str, JSON]]:
     A torn last line is what a killed process leaves and is passed over; any other unreadable line is added to `gaps`.
     """
     try:
-        lines = path.read_bytes().decode("utf-8", errors="backslashreplace").split("\n")
+        lines = read_bytes(path).decode("utf-8", errors="backslashreplace").split("\n")
     except FileNotFoundError:
         return []
     found: list[dict[str, JSON]] = []

@@ -15,7 +15,7 @@ from jaxrefine.report.fields import JSON
 from jaxrefine.report.outcome import outcome
 from jaxrefine.report.record import Record, read_run
 from jaxrefine.report.stages import RunParts, read_parts
-from jaxrefine.report.untrusted import visible
+from jaxrefine.report.untrusted import is_regular, read_bytes, visible
 
 NAMES = {"mlp": "MLP", "zero_shot": "zero-shot", "best_of_n": "best-of-N", "refine": "refined"}
 FEEDBACK = "refine.feedback"
@@ -211,13 +211,13 @@ def _same_episodes(runs: Sequence[Run]) -> tuple[list[Run], list[Run]]:
 
 def _options(path: Path, gaps: list[str]) -> dict[str, str]:
     """The options of a run as `section.name` -> text; one that was not there yet has its default."""
-    if not path.is_file():
+    if not is_regular(path):
         return {}
     if path.stat().st_size > _LARGEST_CONFIG:
         gaps.append(f"{path.name} is too large to be one.")
         return {}
     try:
-        read: JSON = yaml.safe_load(path.read_bytes())
+        read: JSON = yaml.safe_load(read_bytes(path))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         gaps.append(f"{path.name} cannot be read ({visible(str(error))[:200]}).")
         return {}

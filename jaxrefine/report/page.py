@@ -71,6 +71,8 @@ def write_report(run: Path) -> Path:
     target = run / FILE_NAME
     try:
         _write_whole(target, html.encode())
+        if (run / FIGURES).is_symlink():
+            raise UserError(f"{run / FIGURES} is a link, and figures are written into the run alone; remove it.")
         if pdfs:
             (run / FIGURES).mkdir(exist_ok=True)
         for name, pdf in pdfs.items():

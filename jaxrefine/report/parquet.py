@@ -10,7 +10,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from jaxrefine.report.untrusted import visible
+from jaxrefine.report.untrusted import is_regular, visible
 
 MAX_ROWS = 2_000_000
 MOST_SEEDS = 1_000  # of fits or trainings, over which a report resamples
@@ -28,7 +28,7 @@ def read_numbers(path: Path, columns: Sequence[str], gaps: list[str], within: st
     Returns:
         The table; None if there is no such file or it cannot be read.
     """
-    if not path.is_file():
+    if not is_regular(path):
         return None
     said = f"{within or path.parent.name}/{path.name}"
     try:

@@ -10,8 +10,10 @@ from jaxrefine.report.activity import Exchange, Step, read_exchanges, read_notic
 from jaxrefine.report.fields import JSON, get, integer, items, number, read_json, read_json_lines, string
 from jaxrefine.report.numbers import decimals_for
 from jaxrefine.report.rounds import Logged, Round, read_round, read_sample, round_folders
-from jaxrefine.report.untrusted import read_text, visible
+from jaxrefine.report.untrusted import irregular, read_text, visible
 from jaxrefine.stats import Sample
+
+MOST_ROUNDS = 10_000
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,7 @@ def _read(run: Path) -> Record:
             f"{run} is no run directory: it has no summary.json, events.jsonl or round_0 in it. "
             "Give the folder of one run, not the one that holds several."
         )
-    gaps: list[str] = []
+    gaps = [f"{name} is a link, a pipe or the like and was passed over." for name in irregular(run)]
     summary = read_json(run / "summary.json", gaps)
     events = read_json_lines(run / "events.jsonl", gaps)
     transcript = read_json_lines(run / "transcript.jsonl", gaps)
@@ -135,7 +137,9 @@ def _read(run: Path) -> Record:
     steps = read_steps(events)
     rejected = rejected_rounds(events)
     entries = {
-        index: entry for entry in items(get(summary, "rounds")) if (index := integer(get(entry, "round"))) is not None
+        index: entry
+        for entry in items(get(summary, "rounds"))
+        if (index := integer(get(entry, "round"))) is not None and 0 <= index < MOST_ROUNDS
     }
     rounds = tuple(
         read_round(index, run / f"round_{index}", entries.get(index), _logged(index, steps, rejected), gaps)
@@ -195,6 +199,8 @@ def facts(value: JSON, depth: int = 0) -> tuple[Fact, ...]:
 def _fact(name: str, value: JSON, depth: int) -> Fact:
     if isinstance(value, dict) and depth < 3:
         return Fact(name, "", facts(value, depth + 1))
-    if value is None or isinstance(value, int | float):
+    if value is None or isinstance(value, bool):
         return Fact(name, value)
+    if isinstance(value, int | float):
+        return Fact(name, value if number(value) is not None else visible(str(value)[:40]))
     return Fact(name, visible(str(value)))

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from jaxrefine.report.fields import get, items, number, read_json
-from jaxrefine.report.untrusted import visible
+from jaxrefine.report.untrusted import is_regular, visible
 
 MOST_ROWS = 50_000_000  # of all of a round's episodes
 MOST_STEPS = 20_000  # of one episode that is shown
@@ -76,7 +76,7 @@ def read_rollouts(folder: Path, gaps: list[str], higher_is_better: bool = True) 
     losses = _losses(folder, gaps, higher_is_better)
     for name, read in (("scene.parquet", _of_scene), ("rollouts.parquet", _of_table)):
         path = folder / name
-        if not path.is_file():
+        if not is_regular(path):
             continue
         try:
             episodes = read(path)

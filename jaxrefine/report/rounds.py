@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from jaxrefine import stats
 from jaxrefine.report.battery import Battery, read_battery
-from jaxrefine.report.fields import JSON, get, integer, items, number, numbers, read_json, string
-from jaxrefine.report.untrusted import read_text, visible
+from jaxrefine.report.fields import JSON, LARGEST, get, integer, items, number, numbers, read_json, string
+from jaxrefine.report.untrusted import is_regular, read_text, visible
 from jaxrefine.report.weights import Weight, read_weights
 
 
@@ -110,7 +110,11 @@ class Round:
 
 def round_folders(run: Path) -> dict[int, Path]:
     """The run's round folders by number."""
-    matches = ((re.fullmatch(r"round_(\d{1,4})", path.name), path) for path in run.iterdir() if path.is_dir())
+    matches = (
+        (re.fullmatch(r"round_(\d{1,4})", path.name), path)
+        for path in run.iterdir()
+        if path.is_dir() and not path.is_symlink()
+    )
     return {int(match.group(1)): path for match, path in matches if match}
 
 
@@ -183,7 +187,7 @@ def _summary_episodes(entry: JSON) -> tuple[Episode, ...]:
 def _read_evaluation(path: Path, gaps: list[str]) -> pd.DataFrame:
     columns = ["fit_seed", "seed", "value", "steps"]
     empty = pd.DataFrame(columns=columns, dtype=float)
-    if not path.is_file():
+    if not is_regular(path):
         return empty
     try:
         table = pd.read_parquet(path, columns=columns)
@@ -191,7 +195,7 @@ def _read_evaluation(path: Path, gaps: list[str]) -> pd.DataFrame:
         gaps.append(f"{path.parent.name}/{path.name} cannot be read ({visible(str(error))}).")
         return empty
     numeric = table.apply(pd.to_numeric, errors="coerce").astype(float)
-    return numeric[np.isfinite(numeric).all(axis=1)]
+    return numeric[(numeric.abs() < LARGEST).all(axis=1)]  # not of NaN either
 
 
 def _table_episodes(table: pd.DataFrame, chosen: int | None) -> tuple[Episode, ...]:

@@ -19,6 +19,7 @@ from jaxrefine.report.archive import read_arrays
 from jaxrefine.report.lines import spaced
 from jaxrefine.report.rollouts import Driven, Rollouts
 from jaxrefine.report.svg import plain
+from jaxrefine.report.untrusted import is_regular
 
 SIDE, MARGIN = 300.0, 14.0  # of a picture, CSS pixels
 POINTS = 220  # of a path, and of an outline
@@ -134,7 +135,7 @@ def scene(folder: Path, rollouts: Rollouts, gaps: list[str]) -> Scene | None:
 def film(folder: Path, gaps: list[str]) -> str | None:
     """The round's film as a `data:` address; None where there is none, or what is there is no film or too large."""
     for path in (folder / "film.webp", folder / "film.gif"):
-        if not path.is_file():
+        if not is_regular(path):
             continue
         said = f"{folder.name}/{path.name}"
         if path.stat().st_size > MOST_FILM:

@@ -16,6 +16,7 @@ from jaxrefine.errors import UserError
 from jaxrefine.report.fields import JSON, get, integer, items, read_json, string
 from jaxrefine.report.parquet import read_numbers, wide
 from jaxrefine.report.resampling import cluster_bootstrap
+from jaxrefine.report.untrusted import is_regular
 from jaxrefine.stats import Interval, describe, holm, interquartile_mean, welch
 
 IMITATION = "IL"
@@ -176,7 +177,7 @@ def _number(budget: JSON) -> JSON:
 def _conversation(run: Path, method: str) -> str:
     """Runs that replay one conversation begin with the same program, byte by byte."""
     program = run / "round_0" / "policy.py"
-    if method == "mlp" or not program.is_file():
+    if method == "mlp" or not is_regular(program):
         return str(run.resolve())
     return hashlib.sha256(program.read_bytes()).hexdigest()
 

@@ -117,8 +117,14 @@ def read_training(run: Path) -> Training:
     entries = items(get(read_json(run / "summary.json", []), "rl"))
     by_name = {string(get(entry, "budget")): entry for entry in entries}
     folder = run / "rl"
+    if folder.is_symlink():  # which may lead out of the run
+        return Training((), ())
     try:
-        found = {path.name: path for path in folder.iterdir() if path.is_dir()} if folder.is_dir() else {}
+        found = (
+            {path.name: path for path in folder.iterdir() if path.is_dir() and not path.is_symlink()}
+            if folder.is_dir()
+            else {}
+        )
     except OSError as error:
         return Training((), (f"rl cannot be read ({error.strerror or error}).",))
     names = sorted((name for name in found if re.fullmatch(r"[1-9]\d{0,8}", name)), key=int)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import zipfile
 from html.parser import HTMLParser
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jaxrefine.errors import UserError
 from jaxrefine.report import source, write_report
 from jaxrefine.report.rollouts import Driven, Rollouts
 from jaxrefine.report.scenes import scene
@@ -183,3 +185,62 @@ def test_an_honest_archive_is_read(tmp_path: Path) -> None:
     read = [(weight.name, weight.fitted) for weight in read_weights(tmp_path, gaps)]
     assert read == [("gain", 1.5), ("on[0]", 1.0), ("on[1]", 0.0)]
     assert not gaps
+
+
+NAMES = ["summary.json", "events.jsonl", "transcript.jsonl", "config.yaml", "round_0/policy.py", "round_0/fit.json",
+         "round_0/weights.npz", "round_0/evaluation.parquet", "round_0/results.txt"]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(finished_run: Path, name: str) -> None:
+    (finished_run / name).unlink(missing_ok=True)
+    os.mkfifo(finished_run / name)
+    page = write_report(finished_run).read_text(encoding="utf-8")
+    assert f"{name} is a link, a pipe or the like and was passed over." in page
+
+
+@pytest.mark.parametrize("name", [*NAMES, "round_0", "rl"])
+def test_a_link_that_leads_out_of_the_run_is_not_followed(finished_run: Path, tmp_path: Path, name: str) -> None:
+    outside, place = tmp_path / "outside", finished_run / name
+    outside.mkdir()
+    (outside / "policy.py").write_text("SECRET = 1\n")
+    (outside / "file").write_text('{"reason": "SECRET"}\n')
+    if place.is_dir():
+        place.rename(tmp_path / "before")
+    place.unlink(missing_ok=True)
+    place.symlink_to(outside if name in ("round_0", "rl") else outside / "file")
+    page = write_report(finished_run).read_text(encoding="utf-8")
+    assert "SECRET" not in page
+    assert f"{name} is a link, a pipe or the like and was passed over." in page
+
+
+def test_figures_are_not_written_through_a_link(finished_run: Path, tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    (finished_run / "figures").symlink_to(tmp_path / "outside")
+    with pytest.raises(UserError, match="figures is a link"):
+        write_report(finished_run)
+    assert not list((tmp_path / "outside").iterdir())
+
+
+def with_numbers(value: Any, put: Any) -> Any:
+    """The value with every number in it replaced."""
+    if isinstance(value, dict):
+        return {key: with_numbers(entry, put) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [with_numbers(entry, put) for entry in value]
+    return put if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+@pytest.mark.parametrize("put", [10**400, -(10**400), float("nan"), float("inf"), 1e308, -1, 0])
+def test_numbers_that_no_run_writes_end_no_report(finished_run: Path, put: float) -> None:
+    for name in ("summary.json", "round_0/fit.json"):
+        path = finished_run / name
+        path.write_text(json.dumps(with_numbers(json.loads(path.read_text()), put)))
+    assert "<html" in write_report(finished_run).read_text(encoding="utf-8")
+
+
+def test_returns_whose_mean_is_too_large_end_no_report(finished_run: Path) -> None:
+    (finished_run / "summary.json").unlink()
+    path = finished_run / "round_0" / "evaluation.parquet"
+    pd.read_parquet(path).assign(value=1.7e308).to_parquet(path)
+    assert "<html" in write_report(finished_run).read_text(encoding="utf-8")
