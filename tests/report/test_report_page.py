@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from report_reader import Page, page_of
 from report_run import make_run
 
+from jaxrefine.errors import UserError
 from jaxrefine.report import svg, write_report
 
 Edit = Callable[[Path, Callable[[dict[str, Any]], None]], None]
@@ -217,5 +218,6 @@ def test_no_figure_is_removed_through_a_link(finished_run: Path, tmp_path: Path)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "old.pdf").write_text("mine")
     (finished_run / "figures").symlink_to(tmp_path / "mine")
-    write_report(finished_run)
-    assert (tmp_path / "mine" / "old.pdf").exists()
+    with pytest.raises(UserError, match="figures is a link"):
+        write_report(finished_run)
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["old.pdf"]
