@@ -62,7 +62,7 @@ def test_a_file_that_may_not_be_read(finished_run: Path, monkeypatch: pytest.Mon
     def refused(self: Path) -> bytes:
         raise PermissionError(13, "Permission denied", str(self))
 
-    monkeypatch.setattr(Path, "read_bytes", refused)
+    monkeypatch.setattr("jaxrefine.report.fields.read_bytes", refused)
     with pytest.raises(UserError, match=r"Cannot read .*summary\.json: Permission denied"):
         write_report(finished_run)
 
