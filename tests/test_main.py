@@ -146,7 +146,7 @@ def test_a_viewer_whose_package_is_missing_is_told_before_anything_is_made(
     monkeypatch.setattr(f"jaxrefine.report.{sink}.import_module", missing)
     status, _, err = call(monkeypatch, capsys, f"sinks.{sink}=true", f"out={tmp_path}")
     assert status == 2
-    assert f"pip install 'jaxrefine[{sink}]'" in err
+    assert f"pip install '.[{sink}]'" in err
     assert not list(tmp_path.iterdir())
 
 

@@ -67,7 +67,8 @@ def irregular(run: Path) -> list[str]:
                 mode = path.lstat().st_mode
             except OSError:
                 continue
-            if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            # none of a run's own folders is called like a file
+            if not (stat.S_ISREG(mode) or (stat.S_ISDIR(mode) and not path.suffix)):
                 found.append(visible(str(path.relative_to(run))))
     return sorted(found)
 

@@ -235,3 +235,11 @@ def test_returns_whose_mean_is_too_large_end_no_report(finished_run: Path) -> No
     path = finished_run / "round_0" / "evaluation.parquet"
     pd.read_parquet(path).assign(value=1.7e308).to_parquet(path)
     assert "<html" in write_report(finished_run).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ["summary.json", "round_0/graph.json"])
+def test_a_folder_in_the_place_of_a_file_ends_no_report(finished_run: Path, name: str) -> None:
+    (finished_run / name).unlink(missing_ok=True)
+    (finished_run / name).mkdir()
+    page = write_report(finished_run).read_text(encoding="utf-8")
+    assert f"{name} is a link, a pipe or the like and was passed over." in page
