@@ -20,6 +20,7 @@ from jaxrefine.report.numbers import decimals_for
 from jaxrefine.report.resets import Panel, resets_figure, resets_panel
 from jaxrefine.report.results import Results, results, results_figure
 from jaxrefine.report.svg import keeping_pdfs
+from jaxrefine.report.templating import environment
 from jaxrefine.run.files import write_whole
 
 FILE_NAME = "comparison.html"
@@ -146,19 +147,13 @@ def _view(case: Case, name: str, gaps: list[str]) -> CaseView:
 
 @functools.cache
 def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("jaxrefine.report"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+    return environment(
+        {
+            "measure": numbers.measure,
+            "signed": numbers.signed,
+            "significant": numbers.significant,
+            "count": numbers.count,
+            "p_value": numbers.p_value,
+            "shortened": shortened,
+        }
     )
-    environment.filters |= {
-        "measure": numbers.measure,
-        "signed": numbers.signed,
-        "significant": numbers.significant,
-        "count": numbers.count,
-        "p_value": numbers.p_value,
-        "shortened": shortened,
-    }
-    return environment

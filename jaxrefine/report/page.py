@@ -25,6 +25,7 @@ from jaxrefine.report.record import Record, read_run
 from jaxrefine.report.rollout_pictures import rollout_pictures
 from jaxrefine.report.rounds import Round, compare
 from jaxrefine.report.svg import keeping_pdfs
+from jaxrefine.report.templating import environment
 from jaxrefine.report.training_figures import training_section
 
 FILE_NAME = "report.html"
@@ -110,27 +111,21 @@ def render(record: Record) -> str:
 
 @functools.cache
 def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("jaxrefine.report"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+    return environment(
+        {
+            "measure": _measure,
+            "signed": _signed,
+            "significant": numbers.significant,
+            "count": numbers.count,
+            "plain": numbers.plain,
+            "seconds": numbers.seconds,
+            "p_value": numbers.p_value,
+            "coloured": source.coloured,
+            "prose": source.prose,
+            "marked": checks.marked,
+            "verdicts": checks.tally,
+        }
     )
-    environment.filters |= {
-        "measure": _measure,
-        "signed": _signed,
-        "significant": numbers.significant,
-        "count": numbers.count,
-        "plain": numbers.plain,
-        "seconds": numbers.seconds,
-        "p_value": numbers.p_value,
-        "coloured": source.coloured,
-        "prose": source.prose,
-        "marked": checks.marked,
-        "verdicts": checks.tally,
-    }
-    return environment
 
 
 @jinja2.pass_context
